@@ -1,0 +1,159 @@
+"""Fit results: frozen, and carrying their own doubt. Losses are nats per token, compute is training FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A confidence interval. `method` says how it was made ("Student t, 1 degree of freedom")."""
+
+    low: float
+    high: float
+    level: float
+    method: str
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """L(C) = A * C^-beta + E of one arm.
+
+    `ok` is False where no number may be used; then A, beta and E are None and `status` says why and what to do.
+    `status` is always a full sentence. `intervals` has keys A, beta, E (a missing key: no interval, and `status` says
+    why). `covariance` is of (log_A, beta, E) in the order of `parameters`, FLOPs in units of `scale_flops`.
+    """
+
+    arm: str
+    ok: bool
+    status: str
+    A: float | None
+    beta: float | None
+    E: float | None
+    intervals: Mapping[str, Interval]
+    parameters: tuple[str, ...]
+    covariance: tuple[tuple[float, ...], ...] | None
+    n: int
+    degrees_of_freedom: int
+    objective: str
+    objective_value: float | None
+    starts: int
+    starts_at_best: int
+    condition_number: float | None
+    at_bound: tuple[str, ...]
+    scale_flops: float
+    flops_range: tuple[float, float] | None
+    run_ids: tuple[str, ...]
+
+    def predict(self, flops: float) -> float | None:
+        """The fitted loss at `flops`, None where there is no fit."""
+        if not self.ok or self.A is None or self.beta is None or self.E is None:
+            return None
+        return float(self.A * flops**-self.beta + self.E)
+
+
+@dataclass(frozen=True)
+class PointSpeedup:
+    """C_ref(L_i) / C_i at one scale, from the reference's own fit. `value` is None where `status` says why."""
+
+    size: str
+    seed: int | None
+    flops: float
+    loss: float
+    value: float | None
+    extrapolated: float | None  # how many times beyond the reference's range the answer lies; None: inside
+    status: str
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """The two named iso-loss compute speedups of one arm over the reference; below 1 means the arm is worse.
+
+    `curve` = (A_ref / A_arm)^(1/beta) of the joint fit with shared E and beta; `points` as the papers do.
+    """
+
+    arm: str
+    reference: str
+    curve: float | None
+    curve_interval: Interval | None
+    curve_status: str
+    points: tuple[PointSpeedup, ...]
+    point_geometric: float | None
+    point_arithmetic: float | None
+    point_status: str
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """A run that no fit used, and why."""
+
+    run: str
+    arm: str
+    size: str
+    seed: int | None
+    flops: float | None
+    loss: float | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class IsoLossResult:
+    """One study's answer. `joint` holds per-arm parameters of the shared fit the curve speedups come from; `fits` each
+    arm's own fit. `notes` are sentences that stand beside every output (mixed data, E not identified, ...)."""
+
+    study: str
+    reference: str | None
+    loss: str
+    E_policy: str
+    beta_policy: str
+    fits: tuple[FitResult, ...]
+    joint: tuple[FitResult, ...]
+    joint_status: str
+    speedups: tuple[Speedup, ...]
+    excluded: tuple[Exclusion, ...]
+    notes: tuple[str, ...]
+    settings: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class UCurveCell:
+    """Mean loss of one value of the swept setting at one scale, over its seeds."""
+
+    value: float
+    loss: float
+    n: int
+    in_basin: bool
+
+
+@dataclass(frozen=True)
+class UCurve:
+    """Loss against a swept setting at one scale (size, width, budget)."""
+
+    size: str
+    d_model: int | None
+    flops: float
+    cells: tuple[UCurveCell, ...]
+    best: float | None
+    basin: tuple[float, ...]
+    basin_status: str
+    optimum: float | None
+    optimum_status: str
+    over_split_penalty: float | None
+
+
+@dataclass(frozen=True)
+class UCurveResult:
+    """The U-curves of one study over one setting, with the noise that the basins used and where it came from.
+    `family` is what the arms share besides the setting ("mhar blocks=4")."""
+
+    study: str
+    family: str
+    over: str
+    loss: str
+    noise: float | None
+    noise_source: str
+    level: float
+    curves: tuple[UCurve, ...]
+    excluded: tuple[Exclusion, ...]
+    notes: tuple[str, ...]
