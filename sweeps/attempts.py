@@ -1,0 +1,127 @@
+"""Attempts: the fencing tokens of a run folder. The newest attempt alone may write; an older one sees it and stops.
+
+`attempts/NNNN.json` is created with O_EXCL, which is atomic on local disks and on NFSv3 and later, so no lock has to
+be cleaned after a kill. An attempt records host, pid and process start time: on its own host it is alive exactly while
+that process lives; seen from another host, while its heartbeat is younger than `REMOTE_LEASE_S`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from sweeps.files import read_json, sync_folder, write_json
+
+REMOTE_LEASE_S = 120.0
+# psutil derives a start time from the boot time, which a clock adjustment may shift; pids are not reused that fast.
+START_TIME_SLACK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One process that trained, or trains, a run. `resumed_from` is the step of the checkpoint it started at."""
+
+    folder: Path
+    number: int
+    host: str
+    pid: int
+    process_start: float
+    resumed_from: int
+
+    @property
+    def fenced(self) -> bool:
+        """Whether a newer attempt exists, so that this one must not write any more."""
+        return any(number > self.number for number in numbers(self.folder))
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process of this attempt may still be writing."""
+        if self.host == socket.gethostname():
+            return process_lives(self.pid, self.process_start)
+        try:
+            age = time.time() - (self.folder / "heartbeat.json").stat().st_mtime
+        except FileNotFoundError:
+            age = time.time() - _file(self.folder, self.number).stat().st_mtime
+        return age < REMOTE_LEASE_S
+
+
+def process_lives(pid: int, started: float) -> bool:
+    """Whether process `pid` that started at `started` (seconds since 1970) is running; a zombie is not."""
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - started) < START_TIME_SLACK_S
+        return same and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def numbers(folder: Path) -> list[int]:
+    """The attempt numbers of a run folder, ascending, those that a kill left empty included."""
+    try:
+        names = os.listdir(folder / "attempts")
+    except FileNotFoundError:
+        return []
+    return sorted(int(name[:4]) for name in names if name.endswith(".json") and name[:4].isdigit())
+
+
+def read(folder: Path) -> list[Attempt]:
+    """The attempts of a run folder, ascending. One killed between create and write logged nothing and is left out."""
+    found = []
+    for number in numbers(folder):
+        path = _file(folder, number)
+        if path.stat().st_size == 0:
+            continue
+        content = read_json(path)
+        found.append(
+            Attempt(
+                folder,
+                number,
+                content["host"],
+                content["pid"],
+                content["process_start"],
+                content["resumed_from"],
+            )
+        )
+    return found
+
+
+def claim(folder: Path, resumed_from: int, extra: Mapping[str, Any] | None = None) -> Attempt:
+    """Become the newest attempt of a run. The caller has checked that no earlier attempt is alive; if two callers
+    race, each gets its own number and the lower one is fenced. `extra` is recorded beside (job id, checkpoint)."""
+    attempts = folder / "attempts"
+    attempts.mkdir(parents=True, exist_ok=True)
+    number = max(numbers(folder), default=0) + 1
+    while True:
+        path = _file(folder, number)
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            break
+        except FileExistsError:
+            number += 1
+    me = psutil.Process()
+    attempt = Attempt(folder, number, socket.gethostname(), me.pid, me.create_time(), resumed_from)
+    write_json(
+        path,
+        {
+            "attempt": number,
+            "host": attempt.host,
+            "pid": attempt.pid,
+            "process_start": attempt.process_start,
+            "resumed_from": resumed_from,
+            "claimed_at": time.time(),
+            **(extra or {}),
+        },
+    )
+    sync_folder(attempts)
+    return attempt
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / "attempts" / f"{number:04d}.json"
