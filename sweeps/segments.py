@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sweeps import attempts
@@ -122,10 +123,9 @@ def whole(path: Path) -> bool:
         return False
 
 
-def read_segments(
-    folder: Path, kind: Kind, columns: Sequence[str] | None = None
-) -> tuple[pa.Table, list[str]]:
-    """All kept rows of a run in step order, and a sentence for each segment that could not be read."""
+def read_segments(folder: Path, kind: Kind, columns: Sequence[str] | None = None) -> tuple[pa.Table, list[str]]:
+    """All kept rows of a run in step order, and a sentence for each segment that could not be read. `columns` must
+    hold step."""
     limits = cuts(folder)
     tables, faults = [], []
     for segment in list_segments(folder, kind):
@@ -146,8 +146,24 @@ def read_segments(
             faults.append(f"{segment.path}: steps {segment.first} to {segment.last} unreadable ({error})")
             continue
         if limit is not None and segment.last > limit:
-            table = table.filter(pa.compute.less_equal(table["step"], limit))
+            table = table.filter(pc.less_equal(table["step"], limit))
         tables.append(table)
     empty = COLUMNS[kind].empty_table()
     merged = pa.concat_tables(tables) if tables else (empty.select(columns) if columns else empty)
     return merged.sort_by("step"), faults
+
+
+def first_lost_step(folder: Path, upto: int) -> int | None:
+    """The first of the steps 1..`upto` whose metrics no readable segment holds; None where all are there."""
+    limits = cuts(folder)
+    expected = 1
+    spans = sorted(
+        (segment.first, min(segment.last, limits.get(segment.attempt, segment.last)))
+        for segment in list_segments(folder, "metrics")
+        if whole(segment.path)
+    )
+    for first, last in spans:
+        if first > expected:
+            break
+        expected = max(expected, last + 1)
+    return expected if expected <= upto else None

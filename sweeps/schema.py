@@ -1,0 +1,263 @@
+"""The contract between sweeps and everything that reads them: run folders in, one table out. Imports no torch.
+
+`load_runs(path)` gives one row a run with the columns of `RUN_COLUMNS`; `load_metrics(path)` and `load_evals(path)`
+the columns of `sweeps.segments.COLUMNS` plus study and run_id. `path` is a run folder, a study's folder or a root of
+studies. A run's state is derived from its files (`sweeps.state`), never stored. Losses are nats per token, compute is
+training FLOPs (convention in `flops_convention`), tokens are tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from sweeps.errors import InputError
+from sweeps.files import read_json
+from sweeps.segments import COLUMNS, SCHEMA_VERSION, Kind, NewerSchema, read_segments
+from sweeps.state import STATES, RunState, run_state
+
+__all__ = [
+    "RUN_COLUMNS",
+    "SCHEMA_VERSION",
+    "STATES",
+    "InputError",
+    "RunState",
+    "load_evals",
+    "load_metrics",
+    "load_runs",
+    "load_studies",
+    "run_folders",
+    "run_state",
+]
+
+# column: (type, unit or meaning)
+RUN_COLUMNS: dict[str, tuple[str, str]] = {
+    "study": ("str", "name of the study"),
+    "run_id": ("str", "hash of what decides the loss (sweeps.identity)"),
+    "state": ("str", "one of " + ", ".join(STATES)),
+    "reason": ("str", "a sentence where the state needs one"),
+    "in_grid": ("bool", "whether the study's current grid (study.json) holds the run"),
+    "scheme": ("str", "file name of the residual scheme"),
+    "arm": ("str", "scheme with its settings that differ from the defaults, or the study's label"),
+    "settings": ("str", "JSON of the scheme's settings that differ from its defaults"),
+    "size": ("str", "name of the model size"),
+    "seed": ("int", ""),
+    "d_model": ("int", "model width D"),
+    "layers": ("int", "transformer blocks L"),
+    "planned_flops": ("float", "training FLOPs of the budget"),
+    "flops": ("float", "training FLOPs achieved so far"),
+    "planned_tokens": ("float", "tokens"),
+    "tokens": ("float", "training tokens so far"),
+    "steps": ("int", "planned optimizer steps"),
+    "step": ("int", "optimizer steps so far"),
+    "schedule_complete": ("bool", "whether the learning-rate schedule ran to its end"),
+    "loss": ("float", "final validation loss, nats per token"),
+    "bpb": ("float", "final validation bits per byte"),
+    "train_tail": ("float", "mean training loss over the last `train_tail_tokens` tokens, nats per token"),
+    "train_tail_tokens": ("float", "tokens"),
+    "eval_tokens": ("float", "predicted tokens of the final evaluation"),
+    "eval_bytes": ("float", "bytes of text they stand for"),
+    "source_loss": ("float", "loss of the true source on the same tokens where it is known, nats per token"),
+    "seconds": ("float", "device seconds of training"),
+    "tokens_per_second": ("float", "training tokens per device second"),
+    "peak_memory_bytes": ("float", "bytes"),
+    "kernel_path": ("str", "ref or fused"),
+    "device": ("str", "cpu or the accelerator's name"),
+    "flops_convention": ("str", "how FLOPs are counted (model.accounting)"),
+    "data_fingerprint": ("str", "hash of the training data"),
+    "tokenizer": ("str", ""),
+    "eval_fingerprint": ("str", "hash of the validation windows"),
+    "unigram_entropy": ("float", "nats per token of the training data"),
+    "params_total": ("float", ""),
+    "params_non_embedding": ("float", "without embedding and head"),
+    "params_scheme": ("float", "the scheme's own"),
+    "lr": ("float", "peak learning rate"),
+    "commit": ("str", "git commit of the newest attempt"),
+    "dirty": ("bool", "whether that tree had changes"),
+    "torch_version": ("str", ""),
+    "host": ("str", "host of the newest attempt"),
+    "path": ("str", "run folder"),
+}
+
+
+def run_folders(path: Path) -> list[tuple[str, Path]]:
+    """(study, run folder) of every run under a run folder, a study's folder or a root of studies, sorted."""
+    if not path.is_dir():
+        what = "is a file" if path.exists() else "does not exist"
+        raise InputError(f"{path} {what}: give a folder of runs, made by `python -m sweeps run STUDY.yaml`")
+    if (path / "run.json").exists():
+        return [(path.absolute().parent.name, path)]
+    if (path / "study.json").exists():
+        return _runs_of_study(path)
+    studies = [child for child in _folders(path) if (child / "study.json").exists() or _runs_of_study(child)]
+    return [pair for study in studies for pair in _runs_of_study(study)] or _runs_of_study(path)
+
+
+def load_studies(path: Path) -> dict[str, dict[str, Any]]:
+    """The content of each study.json that concerns `path`, by study name: the resolved grid."""
+    candidates = [path, path.absolute().parent] if (path / "run.json").exists() else [path, *_folders(path)]
+    found = {}
+    for folder in candidates:
+        content = _json(folder / "study.json")
+        if content is not None:
+            found[content["study"]] = content
+    return found
+
+
+def load_runs(path: Path | str) -> pd.DataFrame:
+    """One row a run, the missing cells of a study's grid included (state new). Columns: `RUN_COLUMNS`."""
+    path = Path(path)
+    folders = run_folders(path)
+    studies = load_studies(path)
+    if not folders and not studies:
+        raise InputError(f"{path} holds no runs: train some with `python -m sweeps run STUDY.yaml`")
+    grids = {name: {run["run_id"]: run for run in study["runs"]} for name, study in studies.items()}
+    rows, seen = [], set()
+    for study, folder in folders:
+        run = _json(folder / "run.json")
+        if run is None:
+            continue
+        study = run["study"] if run["study"] in studies else study
+        rows.append(_run_row(study, folder, run, grids.get(study)))
+        seen.add((study, run["run_id"]))
+    if not (path / "run.json").exists():
+        for study, grid in grids.items():
+            rows += [_missing_row(study, run) for run_id, run in grid.items() if (study, run_id) not in seen]
+    table = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
+    for column, (kind, _) in RUN_COLUMNS.items():
+        if kind == "float":
+            table[column] = pd.to_numeric(table[column]).astype("float64")
+        elif kind == "int":
+            table[column] = table[column].astype("int64")
+        elif kind == "bool":
+            table[column] = table[column].astype("bool")
+        else:
+            table[column] = table[column].fillna("").astype("object")
+    return table.sort_values(["study", "arm", "planned_flops", "size", "seed", "run_id"], ignore_index=True)
+
+
+def load_metrics(path: Path | str, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """Training metrics of every run under `path`, in step order, each step once."""
+    return _load_rows(Path(path), "metrics", columns)
+
+
+def load_evals(path: Path | str) -> pd.DataFrame:
+    """Evaluations of every run under `path`, in step order."""
+    return _load_rows(Path(path), "eval", None)
+
+
+def _load_rows(path: Path, kind: Kind, columns: Sequence[str] | None) -> pd.DataFrame:
+    names = list(columns) if columns else COLUMNS[kind].names
+    frames = []
+    for study, folder in run_folders(path):
+        run = _json(folder / "run.json")
+        if run is None:
+            continue
+        try:
+            frame = read_segments(folder, kind, names)[0].to_pandas()
+        except NewerSchema as error:
+            raise InputError(str(error)) from error
+        frame.insert(0, "run_id", run["run_id"])
+        frame.insert(0, "study", study)
+        frames.append(frame)
+    filled = [frame for frame in frames if len(frame)]
+    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["study", "run_id", *names])
+
+
+def _run_row(study: str, folder: Path, run: dict[str, Any], grid: dict[str, Any] | None) -> dict[str, Any]:
+    state = run_state(folder)
+    outcome = _json(folder / "DONE") if state.state in ("done", "incomplete") else None
+    outcome = outcome or {}
+    source = _newest_provenance(folder)
+    model = run["config"]["model"]
+    row = _planned_columns(study, run) | {
+        "state": state.state,
+        "reason": state.reason,
+        "in_grid": grid is None or run["run_id"] in grid,
+        "d_model": model["d_model"],
+        "layers": model["layers"],
+        "flops": state.step * run["planned"]["tokens_per_step"] * run["flops_per_token"]["training"],
+        "planned_flops": run["planned"]["flops"],
+        "planned_tokens": run["planned"]["tokens"],
+        "tokens": state.step * run["planned"]["tokens_per_step"],
+        "steps": run["planned"]["steps"],
+        "step": state.step,
+        "schedule_complete": state.step >= run["planned"]["steps"],
+        "params_total": run["parameters"]["total"],
+        "params_non_embedding": run["parameters"]["non_embedding"],
+        "params_scheme": run["parameters"]["scheme"],
+        "lr": run["config"]["optimizer"]["lr"],
+        "commit": source.get("commit") or "",
+        "dirty": bool(source.get("dirty")),
+        "torch_version": (source.get("versions") or {}).get("torch", ""),
+        "host": source.get("host", ""),
+        "path": str(folder),
+    }
+    for key in ("flops_convention", "data_fingerprint", "tokenizer", "eval_fingerprint", "unigram_entropy"):
+        row[key] = run.get(key)
+    for key in (
+        *("flops", "tokens", "loss", "bpb", "train_tail", "train_tail_tokens", "eval_tokens", "eval_bytes"),
+        *("source_loss", "seconds", "tokens_per_second", "peak_memory_bytes", "kernel_path", "device"),
+    ):
+        if key in outcome:
+            row[key] = outcome[key]
+    return row
+
+
+def _missing_row(study: str, run: dict[str, Any]) -> dict[str, Any]:
+    return _planned_columns(study, run) | {
+        "state": "new",
+        "reason": "",
+        "in_grid": True,
+        "d_model": run["d_model"],
+        "layers": run["layers"],
+        "planned_flops": run["planned_flops"],
+        "planned_tokens": run["planned_tokens"],
+        "steps": run["steps"],
+        "step": 0,
+        "tokens": 0.0,
+        "flops": 0.0,
+        "schedule_complete": False,
+        "dirty": False,
+    }
+
+
+def _planned_columns(study: str, run: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "study": study,
+        "settings": json.dumps(run["scheme_settings"], sort_keys=True),
+        **{key: run[key] for key in ("run_id", "scheme", "arm", "size", "seed")},
+    }
+
+
+def _newest_provenance(folder: Path) -> dict[str, Any]:
+    try:
+        names = sorted(name for name in os.listdir(folder / "provenance") if name[0] != "." and name.endswith(".json"))
+    except FileNotFoundError:
+        return {}
+    return _json(folder / "provenance" / names[-1]) or {} if names else {}
+
+
+def _runs_of_study(study: Path) -> list[tuple[str, Path]]:
+    return [(study.absolute().name, run) for run in _folders(study) if (run / "run.json").exists()]
+
+
+def _folders(path: Path) -> list[Path]:
+    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    try:
+        content = read_json(path)
+    except ValueError as error:
+        raise InputError(f"{error}: restore the file, or remove its run folder and train it again") from error
+    if isinstance(content, dict) and content.get("schema", 0) > SCHEMA_VERSION:
+        raise InputError(
+            f"{path} has schema version {content['schema']}, this isoloss reads up to {SCHEMA_VERSION}: upgrade isoloss"
+        )
+    return content
