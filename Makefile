@@ -1,0 +1,39 @@
+# make demo   a finished study on this machine's CPU      make test       lint, types, tests
+# make test-slow   minutes of real training               make test-gpu   kernels and training on an accelerator
+PYTHON ?= python3
+VENV   ?= .venv
+PY      = $(VENV)/bin/python
+
+.PHONY: demo test test-slow test-gpu lint clean
+
+$(VENV)/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"isoloss needs Python 3.11 or newer, {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.11 ...")'
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/installed
+	@$(PY) -m sweeps run sweeps/studies/demo.yaml
+	@$(PY) -m fitting.iso_loss runs/demo
+	@$(PY) -m reports runs/demo --out report/demo
+
+lint: $(VENV)/installed-dev
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+test: lint
+	$(PY) -m pytest -m "not slow and not gpu" --durations=15
+
+test-slow: $(VENV)/installed-dev
+	$(PY) -m pytest -m slow --durations=15
+
+test-gpu: $(VENV)/installed-dev
+	$(PY) -m pytest -m gpu
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,73 @@
+"""`python -m sweeps status`: what each run is doing, from the files of its folder alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from sweeps.files import read_json
+from sweeps.schema import STATES, load_runs
+
+COLOURS = {"done": "green", "running": "cyan", "interrupted": "yellow", "incomplete": "yellow", "new": "dim"}
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """One mapping a run of the current grid: what a person asks while a sweep is running. Numbers may be None."""
+    runs = load_runs(path)
+    found = []
+    for run in runs[runs["in_grid"]].to_dict("records"):
+        heartbeat = (read_json(Path(run["path"]) / "heartbeat.json") or {}) if run["state"] == "running" else {}
+        speed = _number(run["tokens_per_second"]) or heartbeat.get("tokens_per_second")
+        found.append(
+            {
+                **{key: run[key] for key in ("study", "run_id", "arm", "size", "seed", "state", "step", "steps")},
+                "loss": _number(run["loss"]) if run["state"] == "done" else heartbeat.get("loss"),
+                "tokens_per_second": speed,
+                "eta_seconds": heartbeat.get("eta"),
+                "reason": run["reason"],
+                "path": run["path"],
+            }
+        )
+    return found
+
+
+def show(path: Path, as_json: bool) -> None:
+    """Print the table of `rows`, or JSON with the same fields."""
+    found = rows(path)
+    if as_json:
+        print(json.dumps(found, indent=1, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    for study in sorted({run["study"] for run in found}):
+        mine = [run for run in found if run["study"] == study]
+        counts = ", ".join(f"{n} {state}" for state in STATES if (n := sum(run["state"] == state for run in mine)))
+        table = Table(title=escape(f"{study}: {counts}"), title_justify="left")
+        for name in ("size", "arm", "seed"):
+            table.add_column(name)
+        table.add_column("state")
+        for name in ("step", "loss", "tokens/s", "eta"):
+            table.add_column(name, justify="right")
+        table.add_column("why", overflow="fold")
+        for run in mine:
+            table.add_row(
+                escape(run["size"]),
+                escape(run["arm"]),
+                str(run["seed"]),
+                f"[{COLOURS.get(run['state'], 'red')}]{run['state']}[/]",
+                f"{run['step']}/{run['steps']}",
+                "" if run["loss"] is None else f"{run['loss']:.4f}",
+                "" if run["tokens_per_second"] is None else f"{run['tokens_per_second']:,.0f}",
+                "" if run["eta_seconds"] is None else f"{run['eta_seconds']:.0f} s",
+                escape(run["reason"]),
+            )
+        console.print(table)
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
