@@ -137,7 +137,7 @@ def load_runs(path: Path | str) -> pd.DataFrame:
         elif kind == "bool":
             table[column] = table[column].astype("bool")
         else:
-            table[column] = table[column].fillna("").astype("object")
+            table[column] = table[column].astype("object").fillna("")
     return table.sort_values(["study", "arm", "planned_flops", "size", "seed", "run_id"], ignore_index=True)
 
 

@@ -1,0 +1,142 @@
+"""load_runs, load_metrics and run states: what the rest of the project believes about a folder of runs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sweeps import attempts
+from sweeps.files import write_json
+from sweeps.schema import RUN_COLUMNS, InputError, load_metrics, load_runs, run_state
+from sweeps.segments import write_segment
+from tests.sweeps.folders import FLOPS_PER_TOKEN, TOKENS_PER_STEP, finish, metric_rows, write_run_json
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "ruñs dir [x]" / "study" / "lr=3e-4,seed=1-aaaaaaaaaaaa"
+    write_run_json(folder)
+    return folder
+
+
+def dead_attempt(folder, resumed_from=0):
+    """An attempt whose process has ended."""
+    code = (
+        f"from pathlib import Path; from sweeps import attempts; attempts.claim(Path({str(folder)!r}), {resumed_from})"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_every_state_comes_from_files_alone(run):
+    assert run_state(run).state == "new"
+    dead_attempt(run)
+    write_segment(run, "metrics", 1, metric_rows(1, 50))
+    assert (run_state(run).state, run_state(run).step) == ("interrupted", 50)
+    attempt = attempts.claim(run, 40)
+    assert (run_state(run).state, run_state(run).step) == ("running", 40)
+    write_json(run / "FAILED.json", {"type": "OSError", "message": "disk full", "attempt": attempt.number})
+    assert run_state(run).state == "running"  # the process that failed still lives: it may be closing its files
+    dead_attempt(run, 40)
+    assert run_state(run).state == "interrupted"  # a later attempt outdates the failure
+    write_json(run / "FAILED.json", {"type": "OSError", "message": "disk full", "attempt": 3})
+    assert (run_state(run).state, run_state(run).reason) == ("failed", "OSError: disk full")
+    write_json(run / "DIVERGED.json", {"reason": "loss nan at step 41", "step": 41})
+    assert (run_state(run).state, run_state(run).reason) == ("diverged", "loss nan at step 41")
+
+
+def test_a_finished_run_with_a_damaged_segment_is_incomplete(run):
+    attempts.claim(run, 0)
+    finish(run)
+    assert run_state(run).state == "done"
+    segment = next((run / "metrics").iterdir())
+    segment.write_bytes(segment.read_bytes()[:-3])
+    state = run_state(run)
+    assert state.state == "incomplete"
+    assert str(segment) in state.reason
+
+
+def test_an_interrupted_run_with_a_damaged_segment_is_incomplete(run):
+    dead_attempt(run)
+    write_segment(run, "metrics", 1, metric_rows(1, 50))
+    torn = write_segment(run, "metrics", 1, metric_rows(51, 60))
+    torn.write_bytes(b"")
+    assert run_state(run).state == "incomplete"
+    assert str(torn) in run_state(run).reason
+
+
+@pytest.mark.parametrize("level", ["run", "study", "root"])
+def test_load_runs_takes_a_run_a_study_or_a_root(run, level):
+    attempts.claim(run, 0)
+    finish(run, loss=2.5)
+    path = {"run": run, "study": run.parent, "root": run.parent.parent}[level]
+    runs = load_runs(path)
+    assert list(runs.columns) == list(RUN_COLUMNS)
+    (row,) = runs.to_dict("records")
+    assert (row["study"], row["state"], row["arm"], row["loss"]) == ("study", "done", "vanilla", 2.5)
+    assert row["flops"] == 200 * TOKENS_PER_STEP * FLOPS_PER_TOKEN == row["planned_flops"]
+    assert row["schedule_complete"]
+    metrics = load_metrics(path)
+    assert metrics["step"].tolist() == list(range(1, 201))
+    assert set(metrics["study"]) == {"study"}
+
+
+def test_cells_of_the_grid_without_a_folder_are_new_and_old_settings_are_outside(run):
+    attempts.claim(run, 0)
+    finish(run)
+    cell = {
+        "run_id": "bbbbbbbbbbbb",
+        "slug": "attnres-s-seed0",
+        "arm": "attnres",
+        "scheme": "attnres",
+        "scheme_settings": {},
+        "size": "s",
+        "seed": 0,
+        "d_model": 32,
+        "layers": 2,
+        "planned_flops": 1e9,
+        "planned_tokens": 1000,
+        "steps": 10,
+    }
+    write_json(run.parent / "study.json", {"schema": 1, "study": "study", "runs": [cell]})
+    for path in (run.parent, run.parent.parent):
+        runs = load_runs(path).set_index("run_id")
+        assert runs.loc["bbbbbbbbbbbb", "state"] == "new"
+        assert runs.loc["bbbbbbbbbbbb", "in_grid"]
+        assert not runs.loc["aaaaaaaaaaaa", "in_grid"]
+
+
+def test_two_studies_under_one_root_stay_apart(tmp_path):
+    for study in ("a", "b"):
+        write_run_json(tmp_path / study / "vanilla-aaaaaaaaaaaa")
+    assert load_runs(tmp_path)["study"].tolist() == ["a", "b"]
+
+
+def test_unusable_input_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        load_runs(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="holds no runs"):
+        load_runs(tmp_path)
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(InputError, match="is a file"):
+        load_runs(file)
+    folder = tmp_path / "study" / "vanilla-aaaaaaaaaaaa"
+    write_run_json(folder)
+    (folder / "run.json").write_text('{"run_id": ')
+    with pytest.raises(InputError, match=r"run\.json is not valid JSON"):
+        load_runs(tmp_path)
+    write_run_json(folder, schema=99)
+    with pytest.raises(InputError, match=r"schema version 99.*upgrade isoloss"):
+        load_runs(tmp_path)
+
+
+def test_reading_needs_no_torch(run):
+    attempts.claim(run, 0)
+    finish(run)
+    code = (
+        "import sys; sys.modules['torch'] = None; from sweeps.schema import load_runs;"
+        f"print(load_runs({str(run.parent)!r}).iloc[0].loss)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert json.loads(out.stdout) == 2.5
