@@ -1,7 +1,7 @@
 """The shape of a model, and the strict base of every settings model in the project. Imports no torch.
 
-Legend of shapes, for the whole project: B batch, T time, D model width, L transformer blocks, S residual streams,
-H routing heads, K sources over depth, F MLP width, V vocabulary, M = B*T tokens.
+Legend of shapes, for the whole project: B batch, T time, D model width, L transformer blocks, S residual
+streams, H routing heads, K sources over depth, F MLP width, V vocabulary, M = B*T tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Settings(BaseModel):
 
 
 class ModelConfig(Settings):
-    """A decoder-only Transformer. `kv_heads` null means `heads`; `d_ff` null means 8/3 d_model rounded up to 8."""
+    """A decoder-only Transformer. `kv_heads` null means `heads`; `d_ff` null means 8/3 d_model
+    rounded up to 8."""
 
     d_model: int = Field(gt=0)
     layers: int = Field(gt=0)
