@@ -29,7 +29,7 @@ _PATHS = {"ref": ref}
 
 
 def inverse_rms(source: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(source^2) + eps) over the last dimension: [..., D] -> [..., 1], float32 or float64."""
+    """1 / sqrt(mean(source^2) + eps) over the last dimension: [..., D] -> [...], float32 or float64."""
     return ref.inverse_rms(source, eps)
 
 
@@ -38,7 +38,7 @@ def depth_mix(
 ) -> Tensor:
     """Mix K sources [..., D] into one [..., D]. `inverse[k]` is `inverse_rms(sources[k], eps)`.
 
-    Saved for backward: the sources and their inverse rms (alive anyway), logits and weights [K, M, H];
+    Saved for backward: the sources and their inverse rms (alive anyway), logits and weights [K, H, M];
     nothing of size K*M*D. One source comes back as it is, and its query and gain get a gradient of exactly
     zero.
     """
@@ -49,7 +49,7 @@ def depth_mix(
 def depth_weights(
     sources: Sequence[Tensor], inverse: Sequence[Tensor], query_D: Tensor, gain_D: Tensor, heads: int
 ) -> Tensor:
-    """The weights alone, for telemetry and tests: [K, ..., H], without gradient; they sum to one over K."""
+    """The weights alone, for telemetry and tests: [K, H, ...], without gradient; they sum to one over K."""
     _check(sources, inverse, heads)
     return ref.depth_weights(sources, inverse, query_D, gain_D, heads)
 
