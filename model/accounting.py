@@ -34,9 +34,7 @@ def resolve_scheme(
     return scheme_class, config
 
 
-def forward_flops_per_token(
-    model: ModelConfig, scheme: str = "vanilla", settings: Settings = None
-) -> dict[str, int]:
+def forward_flops_per_token(model: ModelConfig, scheme: str = "vanilla", settings: Settings = None) -> dict[str, int]:
     """Forward FLOPs per token by term."""
     scheme_class, config = resolve_scheme(model, scheme, settings)
     d, layers = model.d_model, len(scheme_class.layer_order(model.layers))
@@ -45,10 +43,7 @@ def forward_flops_per_token(
         "embedding": 0,
         "qkv": layers * 2 * d * (d + 2 * kv_width),
         "attention_out": layers * 2 * d * d,
-        "attention_scores": layers
-        * 2
-        * d
-        * model.seq_len,  # two products of 2 D T FLOPs, halved by causality
+        "attention_scores": layers * 2 * d * model.seq_len,  # two products of 2 D T FLOPs, halved by causality
         "mlp": layers * 6 * d * model.mlp_width,
         "head": 2 * d * model.vocab,
         "scheme": scheme_class.flops_per_token(model, config),
@@ -77,9 +72,7 @@ def parameter_terms(model: ModelConfig, scheme: str = "vanilla", settings: Setti
     }
 
 
-def parameter_counts(
-    model: ModelConfig, scheme: str = "vanilla", settings: Settings = None
-) -> dict[str, int]:
+def parameter_counts(model: ModelConfig, scheme: str = "vanilla", settings: Settings = None) -> dict[str, int]:
     """Stored parameters by group. `non_embedding` leaves out the embedding and an untied head; `active` are
     those a token uses: all of them, since there is no mixture of experts."""
     terms = parameter_terms(model, scheme, settings)

@@ -26,7 +26,14 @@ class Settings(BaseModel):
                     near = difflib.get_close_matches(str(key), cls.model_fields, n=1)
                     hint = f"did you mean {near[0]!r}? " if near else ""
                     raise ValueError(f"unknown key {key!r}: {hint}keys are {', '.join(cls.model_fields)}")
+                _refuse_bool_as_number(key, data[key], cls.model_fields[key].annotation)
         return data
+
+
+def _refuse_bool_as_number(key: str, value: Any, annotation: Any) -> None:
+    """True would pass as 1: `heads: yes` must be an error, not one head."""
+    if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
+        raise ValueError(f"{key} is {value}, a truth value; a number is needed")
 
 
 class ModelConfig(Settings):

@@ -39,6 +39,4 @@ class Mhar(AttnRes):
         width = model.d_model
         if width % config.heads:
             allowed = [str(h) for h in range(1, width + 1) if width % h == 0]
-            raise ValueError(
-                f"heads {config.heads} does not divide d_model {width}: allowed are {', '.join(allowed)}"
-            )
+            raise ValueError(f"heads {config.heads} does not divide d_model {width}: allowed are {', '.join(allowed)}")
