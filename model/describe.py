@@ -19,6 +19,7 @@ from model.config import ModelConfig
 
 HEAD_WIDTH = 64
 MLP_MULTIPLE = 128
+WIDEST = 1000  # columns of a terminal, only to measure the table
 
 
 def main(
@@ -59,7 +60,8 @@ def main(
         raise typer.Exit(2) from None
     console = Console()
     # numbers cut to fit a narrow terminal would be wrong numbers
-    console.print(table, width=max(console.width, Measurement.get(console, console.options, table).maximum))
+    needed = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
+    Console(width=max(console.width, needed)).print(table)
 
 
 def describe(model: ModelConfig, scheme: str, settings: dict[str, Any]) -> Table:

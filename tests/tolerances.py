@@ -14,3 +14,24 @@ SAMPLE_POWER = 0.1
 ASCENDING = 0.02
 # whole files held out, at most twice the share asked for (rule of sweeps/data/corpus.py): the standard library's share
 HELD_OUT = (0.05, 0.10)
+
+# model and kernels -------------------------------------------------------------------------------------------
+
+# float64 against float64 by another order of operations: some tens of roundings of values up to about 1e2
+FLOAT64 = 1e-11
+# equality of schemes at zero queries in float64 with eps = 0, logits of order 0.1 (measured 2e-16) ...
+FLOAT64_LOGITS = 1e-12
+# ... and gradients of the summed loss, of order 1 to 10 (measured 3e-15)
+FLOAT64_GRADIENTS = 1e-12
+# central differences in float64 with a step of 1e-6 leave about 1e-7 of relative error
+FINITE_DIFFERENCE = 1e-5
+# float32 against float64: root mean square error at most this many times that of the plain float32 formula
+# (measured 0.8 to 1.5)
+FLOAT32_ERROR_RATIO = 2.0
+# the same for gradients of query and gain, sums over a thousand tokens whose order is the matrix product's own
+# (measured 0.7 to 2.5)
+FLOAT32_SUM_RATIO = 4.0
+# a loss taken from bfloat16 logits and one from the same logits in float32, nats per token
+BF16_LOSS = 1e-5
+# routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
+EXACT = 0.0
