@@ -16,6 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from model.config import ModelConfig
+from model.residual import check_name
 
 HEAD_WIDTH = 64
 MLP_MULTIPLE = 128
@@ -39,6 +40,7 @@ def main(
 ) -> None:
     """Parameters, FLOPs per token and bytes of one model, by term."""
     try:
+        check_name(scheme)
         if heads is None and (d_model < 1 or d_model % HEAD_WIDTH):
             raise ValueError(
                 f"d_model {d_model} is not a multiple of the head width {HEAD_WIDTH}: give --heads, a divisor"

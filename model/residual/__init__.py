@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     from model.residual.base import ResidualScheme
 
-__all__ = ["load_scheme", "scheme_names"]
+__all__ = ["check_name", "load_scheme", "scheme_names"]
 
 
 def scheme_names() -> tuple[str, ...]:
