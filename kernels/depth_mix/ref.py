@@ -4,7 +4,8 @@ The backward pass is written by hand. Left to autograd, every (site, source) pai
 weights; here a site keeps [K, H, M] numbers. Sums over the channels of a head, and the copies of a head's
 weight to its channels, are products with the [H, D] membership matrix (1 where channel c belongs to head h):
 on a CPU that is faster than any op whose innermost dimension is a head of 8 channels, and a product with
-zeros and ones is exact. Tokens come last, [H, M]: the other order makes the same products 3x slower.
+zeros and ones is exact (at torch's default float32 matmul precision; TF32 would round weights). Tokens come
+last, [H, M]: the other order makes the same products 3x slower.
 
 Notation: v source [M, D], r its inverse rms [M], u = q * g the folded query, keys = membership * u [H, D],
 logit = (keys v^T) * r [H, M], w = softmax over K, out = sum_k (w_k^T membership) * v_k.

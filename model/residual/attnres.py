@@ -52,7 +52,7 @@ class AttnRes(ResidualScheme):
     0)."""
 
     Config: ClassVar[type[AttnResConfig]] = AttnResConfig
-    examples = ({}, {"blocks": 1}, {"blocks": 2}, {"blocks": 4})
+    examples = ({}, {"blocks": 1}, {"blocks": 3}, {"blocks": 4})
     inert = frozenset({"queries.0", "gains.0"})
     heads: int = 1
 

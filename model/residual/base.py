@@ -58,7 +58,7 @@ class ResidualScheme(nn.Module):
     not."""
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     """Settings that the shared tests run; a scheme with required settings must list some. They fit width 32,
-    L 3."""
+    L 4."""
     inert: frozenset[str] = frozenset()
     """Names of own parameters whose gradient is exactly zero by construction."""
 

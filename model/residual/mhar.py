@@ -27,7 +27,7 @@ class Mhar(AttnRes):
     """AttnRes with `heads` softmaxes a site."""
 
     Config: ClassVar[type[MharConfig]] = MharConfig
-    examples = ({"heads": 1}, {"heads": 4}, {"heads": 8, "blocks": 4}, {"heads": 2, "blocks": 2})
+    examples = ({"heads": 1}, {"heads": 4}, {"heads": 8, "blocks": 4}, {"heads": 2, "blocks": 3})
 
     def __init__(self, model: ModelConfig, config: MharConfig) -> None:
         super().__init__(model, config)

@@ -100,6 +100,29 @@ def test_weights_are_a_distribution_and_the_mix_lies_in_the_hull(heads):
     assert (out >= values.amin(0)).all()
 
 
+def test_two_phases_with_an_online_softmax_give_the_same():
+    """Finished blocks first, for a query at a time; then the running sum is merged in by running maximum and
+    norm."""
+    *blocks, running, query, gain = (t.detach() for t in draw(5))
+    size = (3, 8)
+
+    def logit(v):
+        key = v / (v.square().mean(-1, keepdim=True) + EPS).sqrt() * gain
+        return (key * query).unflatten(-1, size).sum(-1)
+
+    scores = torch.stack([logit(v) for v in blocks])
+    peak = scores.amax(0)
+    mass = (scores - peak).exp().sum(0)
+    mixed = sum((s - peak).exp()[..., None] * v.unflatten(-1, size) for s, v in zip(scores, blocks, strict=True))
+    last = logit(running)
+    top = torch.maximum(peak, last)
+    old, new = (peak - top).exp(), (last - top).exp()
+    merged = old[..., None] * mixed + new[..., None] * running.unflatten(-1, size)
+    expected = (merged / (old * mass + new)[..., None]).flatten(-2)
+    found = mix([*blocks, running], query, gain, 3)
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerances.FLOAT64)
+
+
 def test_equal_sources_get_equal_weights():
     first, second, third, query, gain = draw(3)
     found = weights([first, second, first, third], query, gain, 4)
@@ -130,7 +153,8 @@ def test_permuting_channels_inside_a_head_commutes():
 
 
 def test_heads_with_the_same_weights_are_one_head():
-    """The same key pattern in every channel group, so that all heads agree; then values are mixed as by one."""
+    """The same key pattern in every channel group, so that all heads agree; then values are mixed as by
+    one."""
     generator = torch.Generator().manual_seed(3)
     group, query = (torch.randn(*shape, generator=generator).double() for shape in ((4, 2, 5, 6), (6,)))
     sources = list(group.repeat(1, 1, 1, 4))
@@ -179,7 +203,8 @@ def test_bfloat16_sources_are_routed_in_float32_and_keep_their_type():
 
 
 def test_nothing_of_the_size_of_all_visits_is_saved():
-    """Beyond its own inputs a site keeps K x H numbers a token, so memory does not grow with sources x width."""
+    """Beyond its own inputs a site keeps K x H numbers a token, so memory does not grow with sources x
+    width."""
     *sources, query, gain = draw(6, width=64, shape=(3, 7))
     inverse = [inverse_rms(v, EPS) for v in sources]
     own = {t.data_ptr() for t in (*sources, *inverse, query, gain)}

@@ -27,7 +27,8 @@ def test_the_convention_has_a_name():
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_the_reported_model(tied):
-    """512 wide, 8 layers: lookup not counted, head counted once, tied or not (torchtitan issues 452 and 280)."""
+    """512 wide, 8 layers: lookup not counted, head counted once, tied or not (torchtitan issues 452 and
+    280)."""
     model = REPORTED.model_copy(update={"tied": tied})
     flops, parameters = forward_flops_per_token(model), parameter_terms(model)
     body = parameters["qkv"] + parameters["attention_out"] + parameters["mlp"]

@@ -12,7 +12,8 @@ from model.residual.mhar import Mhar, MharConfig
 from model.transformer import Transformer
 from tests import tolerances
 
-SHAPE = ModelConfig(d_model=24, layers=3, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
+SITES = 9  # 8 sublayers: 3 blocks are 3 + 3 + 2, 5 asked for are 4 of 2
+SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
 TOKENS = torch.randint(30, (2, 8), generator=torch.Generator().manual_seed(0))
 
 
@@ -37,13 +38,15 @@ def gradients(model, logits):
 
 
 def sources_by_definition(outputs, embedding, size):
-    """Finished blocks as sums of their outputs, then what the running block has so far; outputs[0] is sublayer 0's."""
+    """Finished blocks as sums of their outputs, then what the running block has so far; outputs[0] is
+    sublayer 0's."""
     cut = range(0, len(outputs), size)
     return [embedding, *(torch.stack(outputs[start : start + size]).sum(0) for start in cut)]
 
 
 def naive_forward(model, size, heads):
-    """The published equations with stack and einsum; nothing kept between sites but the outputs themselves."""
+    """The published equations with stack and einsum; nothing kept between sites but the outputs
+    themselves."""
     config, scheme = model.config, model.residual
 
     def site(index, outputs):
@@ -61,12 +64,12 @@ def naive_forward(model, size, heads):
     return model.head(model.output_norm(site(len(outputs), outputs)))
 
 
-@pytest.mark.parametrize("blocks", [None, 1, 2, 3, 4, 5, 6])
+@pytest.mark.parametrize("blocks", [None, 1, 2, 3, 5, 8])
 @pytest.mark.parametrize("heads", [None, 1, 3, 8])
 def test_equals_the_naive_reference_in_value_and_every_gradient(blocks, heads):
     settings = {"blocks": blocks} | ({"heads": heads} if heads else {})
     model = randomised("mhar" if heads else "attnres", settings)
-    expected = naive_forward(model, block_size(AttnResConfig(blocks=blocks), 3), heads or 1)
+    expected = naive_forward(model, block_size(AttnResConfig(blocks=blocks), 4), heads or 1)
     found = model(TOKENS)
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerances.FLOAT64)
     for (name, parameter), ours in zip(model.named_parameters(), gradients(model, found), strict=True):
@@ -79,7 +82,7 @@ def test_equals_the_naive_reference_in_value_and_every_gradient(blocks, heads):
 
 @pytest.mark.parametrize("heads", [1, 4])
 def test_blocks_of_one_sublayer_are_full_attention_bit_for_bit(heads):
-    full, blocked = (randomised("mhar", {"heads": heads, "blocks": b}) for b in (None, 6))
+    full, blocked = (randomised("mhar", {"heads": heads, "blocks": b}) for b in (None, 8))
     assert torch.equal(full(TOKENS), blocked(TOKENS))
     for one, other in zip(gradients(full, full(TOKENS)), gradients(blocked, blocked(TOKENS)), strict=True):
         assert torch.equal(one, other)
@@ -152,8 +155,8 @@ class Telemetry:
 def test_the_recorder_sees_every_site_and_changes_nothing(blocks):
     model, recorder = randomised("mhar", {"heads": 4, "blocks": blocks}), Telemetry()
     assert torch.equal(model(TOKENS, recorder=recorder), model(TOKENS))
-    counts = sources_per_site(AttnResConfig(blocks=blocks), 3)
-    assert [recorder.weights[site].shape for site in range(7)] == [(k, 4, 2, 8) for k in counts]
+    counts = sources_per_site(AttnResConfig(blocks=blocks), 4)
+    assert [recorder.weights[site].shape for site in range(SITES)] == [(k, 4, 2, 8) for k in counts]
     for value in recorder.weights.values():
         torch.testing.assert_close(value.sum(0), torch.ones_like(value[0]), rtol=0, atol=tolerances.FLOAT64)
 
@@ -171,8 +174,8 @@ def test_blocks_hold_the_rounded_up_number_of_sublayers(layers, blocks, size, ac
 def test_sources_a_site_by_hand():
     # embedding; sublayers in blocks 0-2, 3-5: a partial sum is a source of its own until its block is finished
     assert sources_per_site(AttnResConfig(blocks=2), 3) == (1, 2, 2, 2, 3, 3, 3)
-    # blocks 0-3, 4-5
-    assert sources_per_site(AttnResConfig(blocks=2), 5) == (1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3)
+    # blocks 0-2, 3-5, 6-7
+    assert sources_per_site(AttnResConfig(blocks=3), 4) == (1, 2, 2, 2, 3, 3, 3, 4, 4)
     assert sources_per_site(AttnResConfig(), 2) == (1, 2, 3, 4, 5)
     # published examples with 48 sublayers: V = (n+1)(n+2)/2 and n(N+1)/2 + n - N + (N+1)
     assert sum(sources_per_site(AttnResConfig(), 24)) == 49 * 50 // 2
@@ -190,30 +193,31 @@ def test_published_parameter_counts(width, layers, expected):
 
 @pytest.mark.parametrize("blocks", [None, 1, 2, 4, 5])
 def test_flops_and_bytes_against_a_walk_through_the_sites(blocks):
-    """Counted operation by operation; partial sums and vanilla's residual additions are not matrix work: neither."""
-    config, size = AttnResConfig(blocks=blocks), block_size(AttnResConfig(blocks=blocks), 3)
+    """Counted operation by operation; partial sums and vanilla's residual additions are not matrix work:
+    neither."""
+    config, size = AttnResConfig(blocks=blocks), block_size(AttnResConfig(blocks=blocks), 4)
     flops, values = 0, 0
-    for site in range(7):
+    for site in range(SITES):
         finished, running = divmod(site, size)
         sources = 1 + finished + (1 if running else 0)
         flops += sources * (2 * 24 + 2 * 24)  # dot with the folded query, weighted sum
         values += sources * 24 + 24
-    flops += 7 * 2 * 24  # the mean square of the embedding and of six outputs or partial sums
-    values += sum(3 * 24 for sublayer in range(6) if sublayer % size)
+    flops += SITES * 2 * 24  # the mean square of the embedding and of each output or partial sums
+    values += sum(3 * 24 for sublayer in range(SITES - 1) if sublayer % size)
     for heads in (1, 8):
         settings = {"heads": heads, "blocks": blocks}
         assert forward_flops_per_token(SHAPE, "mhar", settings)["scheme"] == flops
-        assert scheme_bytes_per_token(SHAPE, "mhar", settings) == 4 * (values - 6 * 3 * 24)
+        assert scheme_bytes_per_token(SHAPE, "mhar", settings) == 4 * (values - (SITES - 1) * 3 * 24)
     assert AttnRes.flops_per_token(SHAPE, config) == flops
 
 
 def test_settings_that_do_not_fit_are_named():
-    with pytest.raises(ValueError, match="blocks 7 is more than the 6 sublayers of 3 layers: allowed are 1 to 6"):
-        Transformer(SHAPE, "attnres", {"blocks": 7})
+    with pytest.raises(ValueError, match="blocks 9 is more than the 8 sublayers of 4 layers: allowed are 1 to 8"):
+        Transformer(SHAPE, "attnres", {"blocks": 9})
     with pytest.raises(ValueError, match="heads 5 does not divide d_model 24: allowed are 1, 2, 3, 4, 6, 8, 12, 24"):
         resolve_scheme(SHAPE, "mhar", {"heads": 5})
-    with pytest.raises(ValueError, match="blocks 7"):
-        Mhar.check(MharConfig(heads=2, blocks=7), SHAPE)
+    with pytest.raises(ValueError, match="blocks 9"):
+        Mhar.check(MharConfig(heads=2, blocks=9), SHAPE)
     with pytest.raises(ValidationError, match="heads\n  Field required"):
         resolve_scheme(SHAPE, "mhar", {})
     with pytest.raises(ValidationError, match="greater than 0"):

@@ -1,4 +1,5 @@
-"""The loss: a float32 sum over predicted tokens, whatever the type of the logits and however they are grouped."""
+"""The loss: a float32 sum over predicted tokens, whatever the type of the logits and however they are
+grouped."""
 
 import math
 
@@ -48,7 +49,8 @@ def test_ignored_targets_count_for_nothing():
 
 
 def test_uneven_groups_of_tokens_give_the_gradient_of_one_batch():
-    """11 tokens and 101 tokens: sums are divided once by 112, a mean of two means would weigh them equally."""
+    """11 tokens and 101 tokens: sums are divided once by 112, a mean of two means would weigh them
+    equally."""
     weight = torch.randn(8, 16, generator=torch.Generator().manual_seed(1)).double().requires_grad_()
     hidden, targets = torch.randn(112, 8).double(), torch.randint(16, (112,))
     whole = token_loss_sum((hidden @ weight)[None], targets[None]) / 112

@@ -1,4 +1,5 @@
-"""What every residual scheme must hold to. Schemes are found by listing the folder: a new file is tested at once."""
+"""What every residual scheme must hold to. Schemes are found by listing the folder: a new file is tested at
+once."""
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from model.residual import load_scheme, scheme_names
 from model.transformer import Transformer
 from tests import tolerances
 
-SHAPE = ModelConfig(d_model=32, layers=3, heads=4, kv_heads=2, d_ff=48, vocab=40, seq_len=12, norm_eps=0.0)
+SHAPE = ModelConfig(d_model=32, layers=4, heads=4, kv_heads=2, d_ff=48, vocab=40, seq_len=12, norm_eps=0.0)
 ARMS = [(name, settings) for name in scheme_names() for settings in load_scheme(name).examples]
 every_arm = pytest.mark.parametrize(("scheme", "settings"), ARMS, ids=str)
 

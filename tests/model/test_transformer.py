@@ -51,7 +51,8 @@ def test_a_parameter_depends_on_seed_and_name_alone():
 
 
 def test_golden_draws():
-    """Frozen: if these move, every finished run's starting point has moved, and run identities must say so."""
+    """Frozen: if these move, every finished run's starting point has moved, and run identities must say
+    so."""
     golden = {
         "embedding.weight": -1.2913,
         "blocks.0.attention.qkv.weight": -1.9654,
