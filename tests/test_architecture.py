@@ -19,7 +19,15 @@ MAY_IMPORT = {  # prefixes of the project's own modules
     "reports": ("reports", "fitting", "sweeps.schema"),
 }
 ONLY_IN = {"lightning": "sweeps/train/", "submitit": "sweeps/launch/", "triton": "kernels/"}
-TORCH_FREE = ("sweeps.schema", "sweeps.settings", "sweeps.errors", "model.config", "model.residual", "fitting")
+TORCH_FREE = (
+    "sweeps.schema",
+    "sweeps.settings",
+    "sweeps.errors",
+    "sweeps.data",
+    "model.config",
+    "model.residual",
+    "fitting",
+)
 
 
 def imports(path):
