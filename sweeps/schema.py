@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from sweeps.errors import InputError
+from sweeps.errors import InputError, run_app
 from sweeps.files import read_json
 from sweeps.segments import COLUMNS, SCHEMA_VERSION, Kind, NewerSchema, read_segments
 from sweeps.state import STATES, RunState, run_state
@@ -31,6 +31,7 @@ __all__ = [
     "load_metrics",
     "load_runs",
     "load_studies",
+    "run_app",
     "run_folders",
     "run_state",
 ]
