@@ -44,12 +44,13 @@ def run_state(folder: Path) -> RunState:
     newest = history[-1]
     logged = (segment.last for segment in list_segments(folder, "metrics") if segment.attempt == newest.number)
     step = max(logged, default=newest.resumed_from)
-    if newest.alive:
-        heartbeat = read_json(folder / "heartbeat.json") or {}
-        return RunState("running", f"process {newest.pid} on {newest.host}", max(step, heartbeat.get("step", 0)))
+    # before looking at the process: a worker lives on after a run failed
     failed = read_json(folder / "FAILED.json")
     if failed is not None and failed["attempt"] >= newest.number:
         return RunState("failed", f"{failed['type']}: {failed['message']}", step)
+    if newest.alive:
+        heartbeat = read_json(folder / "heartbeat.json") or {}
+        return RunState("running", f"process {newest.pid} on {newest.host}", max(step, heartbeat.get("step", 0)))
     torn = [str(segment.path) for segment in list_segments(folder, "metrics") if not whole(segment.path)]
     if torn and first_lost_step(folder, step) is not None:
         return RunState("incomplete", f"unreadable: {', '.join(torn)}", step)

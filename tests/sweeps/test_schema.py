@@ -36,7 +36,7 @@ def test_every_state_comes_from_files_alone(run):
     attempt = attempts.claim(run, 40)
     assert (run_state(run).state, run_state(run).step) == ("running", 40)
     write_json(run / "FAILED.json", {"type": "OSError", "message": "disk full", "attempt": attempt.number})
-    assert run_state(run).state == "running"  # the process that failed still lives: it may be closing its files
+    assert run_state(run).state == "failed"  # although its process, a worker, lives on
     dead_attempt(run, 40)
     assert run_state(run).state == "interrupted"  # a later attempt outdates the failure
     write_json(run / "FAILED.json", {"type": "OSError", "message": "disk full", "attempt": 3})
