@@ -124,6 +124,9 @@ def load_runs(path: Path | str) -> pd.DataFrame:
         if run is None:
             continue
         study = run["study"] if run["study"] in studies else study
+        cell = grids.get(study, {}).get(run["run_id"], {})
+        # run.json is written once: a size or an arm that got another name since has it in the grid
+        run |= {key: cell[key] for key in ("arm", "size") if key in cell}
         rows.append(_run_row(study, folder, run, grids.get(study)))
         seen.add((study, run["run_id"]))
     if not (path / "run.json").exists():

@@ -106,6 +106,15 @@ def test_cells_of_the_grid_without_a_folder_are_new_and_old_settings_are_outside
         assert not runs.loc["aaaaaaaaaaaa", "in_grid"]
 
 
+def test_a_renamed_size_or_arm_has_its_new_name(run):
+    attempts.claim(run, 0)
+    finish(run)
+    cell = {"run_id": "aaaaaaaaaaaa", "arm": "baseline", "size": "small"}
+    write_json(run.parent / "study.json", {"schema": 1, "study": "study", "runs": [cell]})
+    (row,) = load_runs(run.parent).to_dict("records")
+    assert (row["arm"], row["size"], row["in_grid"], row["state"]) == ("baseline", "small", True, "done")
+
+
 def test_two_studies_under_one_root_stay_apart(tmp_path):
     for study in ("a", "b"):
         write_run_json(tmp_path / study / "vanilla-aaaaaaaaaaaa")
