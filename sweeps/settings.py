@@ -7,9 +7,9 @@ learning rates are per optimizer step.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from model.config import ModelConfig, Settings
 
@@ -26,6 +26,16 @@ class BatchConfig(Settings):
 
     sequences: int = Field(16, gt=0)
     accumulation: int = Field(1, gt=0)
+
+    @model_validator(mode="after")
+    def _equal_micro_batches(self) -> Self:
+        if self.sequences % self.accumulation:
+            divisors = [str(n) for n in range(1, self.sequences + 1) if self.sequences % n == 0]
+            raise ValueError(
+                f"accumulation {self.accumulation} does not divide sequences {self.sequences}: "
+                f"allowed are {', '.join(divisors)}"
+            )
+        return self
 
 
 class OptimizerConfig(Settings):
