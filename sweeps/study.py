@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,7 +25,6 @@ from pydantic import BeforeValidator, Field, ValidationError, model_validator
 from model.config import ModelConfig, Settings
 from model.residual import scheme_names
 from sweeps.checking import below, check, fault, unknown
-from sweeps.data import check_options
 from sweeps.errors import InputError
 from sweeps.settings import (
     BatchConfig,
@@ -162,7 +162,7 @@ def _checked(path: Path, content: Any) -> Study:
     file = check(StudyFile, content)
     _unique([size.name for size in file.sizes], "sizes", "name")
     _unique(list(file.seeds), "seeds", "seed")
-    check_options(file.data.source, file.data.options)
+    file = file.model_copy(update={"data": _data(file.data)})
     models = tuple(_shape(file, index) for index in range(len(file.sizes)))
     study = Study(path, file, models)
     for index, size in enumerate(file.sizes):
@@ -174,8 +174,16 @@ def _checked(path: Path, content: Any) -> Study:
     return study
 
 
+def _data(data: DataConfig) -> DataConfig:
+    """The data section with its options typed by their source; reads no data."""
+    options = check(import_module(f"sweeps.data.{data.source}").Options, data.options, "data.options")
+    return data.model_copy(update={"options": options.model_dump(exclude_defaults=True)})
+
+
 def _entry(entry: Any, path: str) -> dict[str, Any]:
     """An entry of `schemes`, a name or a mapping from one name to settings, as keys of `SchemeEntry`."""
+    name: Any
+    settings: Any
     if isinstance(entry, str):
         name, settings = entry, {}
     elif isinstance(entry, Mapping) and len(entry) == 1:
