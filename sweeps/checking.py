@@ -38,6 +38,8 @@ NEEDED = {
     "tuple_type": "a list is needed, such as [a, b]",
     "list_type": "a list is needed, such as [a, b]",
     "dict_type": "a mapping is needed, such as {key: value}",
+    "too_short": "at least one is needed",
+    "string_too_short": "it must not be empty",
     "model_type": "a mapping is needed, such as {key: value}",
 }
 
@@ -99,14 +101,16 @@ def _prepare(value: Any, annotation: Any, path: str) -> Any:
         options = [option for option in get_args(annotation) if option is not type(None)]
         if value is None or str in options:
             return value
-        if len(options) > 1:  # a number or a list of numbers: the list's type where the value is a list
+        if len(options) > 1:  # where one of them is a list, the value decides
             options = [option for option in options if takes_list(option) == isinstance(value, list)] or options
         return _prepare(value, options[0], path)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _prepare_mapping(value, annotation, path) if isinstance(value, Mapping) else value
-    if get_origin(annotation) in (list, tuple) and isinstance(value, list):
+    if get_origin(annotation) in (list, tuple):
         item = get_args(annotation)[0]
-        return [_prepare(part, item, below(path, index)) for index, part in enumerate(value)]
+        if isinstance(value, list):
+            return [_prepare(part, item, below(path, index)) for index, part in enumerate(value)]
+        return _prepare(value, item, path)  # some fields take one value for a list of one
     if annotation in (int, float):
         return _number(value, annotation, path)
     return value

@@ -50,7 +50,10 @@ def finished_runs(root: Path) -> list[Finished]:
     """Speeds of the finished runs below `root`; none where there is no such folder."""
     found = []
     for _, folder in run_folders(root) if root.is_dir() else ():
-        done, run = read_json(folder / "DONE"), read_json(folder / "run.json")
+        try:
+            done, run = read_json(folder / "DONE"), read_json(folder / "run.json")
+        except ValueError:
+            continue  # no speed can be read from a broken file; if it is of this study, the plan names it
         if done and run and done.get("seconds") and done.get("flops"):
             rate = done["flops"] / done["seconds"]
             found.append(Finished(run["scheme"], run["flops_per_token"]["training"], rate))

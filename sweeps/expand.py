@@ -68,7 +68,7 @@ def expand_arms(study: Study) -> tuple[Arm, ...]:
             for other in arms:
                 if other.name == arm.name:
                     raise InputError(
-                        f"{study.path}: {arm.place} and {other.place} are both called {arm.name!r}: "
+                        f"{arm.place} and {other.place} are both called {arm.name!r}: "
                         "remove one, or tell them apart with label"
                     )
             arms.append(arm)
@@ -77,7 +77,7 @@ def expand_arms(study: Study) -> tuple[Arm, ...]:
             try:
                 load_scheme(arm.scheme).check(arm.config, model)
             except ValueError as error:
-                raise InputError(f"{study.path}: {arm.place} does not fit size {size.name}: {error}") from error
+                raise InputError(f"{arm.place} does not fit size {size.name}: {error}") from error
     return tuple(arms)
 
 

@@ -161,25 +161,10 @@ class Plan:
 def plan_study(study: Study, runs_root: Path | str) -> Plan:
     """Resolve every run and look up its state. Schemes' settings are checked first, then the data is opened."""
     root = Path(runs_root)
-    arms = expand_arms(study)
-    data = _open(study)
     try:
-        eval_fingerprint = data.eval_fingerprint(study.file.evaluation.tokens)
+        return Plan(study, root, _runs(study, root / study.name))
     except InputError as error:
         raise InputError(f"{study.path}: {error}") from error
-    on_disk = _folders(root / study.name)
-    runs: list[PlannedRun] = []
-    places: dict[str, str] = {}
-    for resolved in expand_runs(study, arms, data.vocab_size):
-        run = _planned(study, resolved, data, eval_fingerprint, root / study.name, on_disk)
-        if run.run_id in places:
-            raise InputError(
-                f"{study.path}: {places[run.run_id]} and {resolved.place} are one and the same run "
-                f"({run.steps} steps): remove one of them"
-            )
-        places[run.run_id] = resolved.place
-        runs.append(run)
-    return Plan(study, root, runs)
 
 
 def write_study_json(plan: Plan) -> Path:
@@ -190,11 +175,23 @@ def write_study_json(plan: Plan) -> Path:
     return target
 
 
-def _open(study: Study) -> TokenData:
-    try:
-        return open_data(study.file.data, study.models[0].seq_len)
-    except InputError as error:
-        raise InputError(f"{study.path}: {error}") from error
+def _runs(study: Study, folder: Path) -> list[PlannedRun]:
+    arms = expand_arms(study)
+    data = open_data(study.file.data, study.models[0].seq_len)
+    eval_fingerprint = data.eval_fingerprint(study.file.evaluation.tokens)
+    on_disk = _folders(folder)
+    runs: list[PlannedRun] = []
+    places: dict[str, str] = {}
+    for resolved in expand_runs(study, arms, data.vocab_size):
+        run = _planned(study, resolved, data, eval_fingerprint, folder, on_disk)
+        if run.run_id in places:
+            raise InputError(
+                f"{places[run.run_id]} and {resolved.place} are one and the same run "
+                f"({run.steps} steps): remove one of them"
+            )
+        places[run.run_id] = resolved.place
+        runs.append(run)
+    return runs
 
 
 def _planned(

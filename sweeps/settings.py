@@ -7,6 +7,7 @@ learning rates are per optimizer step.
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -30,7 +31,8 @@ class BatchConfig(Settings):
     @model_validator(mode="after")
     def _equal_micro_batches(self) -> Self:
         if self.sequences % self.accumulation:
-            divisors = [str(n) for n in range(1, self.sequences + 1) if self.sequences % n == 0]
+            small = [n for n in range(1, math.isqrt(self.sequences) + 1) if self.sequences % n == 0]
+            divisors = [str(n) for n in sorted({*small, *(self.sequences // n for n in small)})]
             raise ValueError(
                 f"accumulation {self.accumulation} does not divide sequences {self.sequences}: "
                 f"allowed are {', '.join(divisors)}"

@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from model.config import ModelConfig, Settings
 from model.residual import scheme_names
@@ -37,7 +37,7 @@ from sweeps.settings import (
 from sweeps.yaml_file import read_yaml
 
 Amounts = Annotated[
-    tuple[Annotated[float, Field(gt=0)], ...],
+    tuple[Annotated[float, Field(gt=0, le=1e30)], ...],
     BeforeValidator(lambda value: value if value is None or isinstance(value, list | tuple) else [value]),
 ]
 ENTRY_KEYS = ("label", "lr", "optimizer")
@@ -64,13 +64,14 @@ class Budgets(Settings):
 
 
 class Shape(Settings):
-    """What `model` and a size may say of the model; null leaves the default of `model.config`, which checks them."""
+    """What `model` and a size may say of the model; null leaves the default of `model.config`, which checks them. The
+    upper bounds catch slips such as 1e30, not machines."""
 
-    d_model: int | None = None
-    layers: int | None = None
+    d_model: int | None = Field(None, le=1_000_000)
+    layers: int | None = Field(None, le=10_000)
     heads: int | None = None
     kv_heads: int | None = None
-    d_ff: int | None = None
+    d_ff: int | None = Field(None, le=10_000_000)
     tied: bool | None = None
     qk_norm: bool | None = None
     norm_eps: float | None = None
@@ -81,7 +82,7 @@ class Shape(Settings):
 class ModelDefaults(Shape):
     """Defaults of all sizes. `seq_len` stands here alone: with two of them the validation windows would differ."""
 
-    seq_len: int | None = None
+    seq_len: int | None = Field(None, le=100_000_000)
 
 
 class Size(Shape, Budgets):
@@ -105,20 +106,34 @@ class SchemeEntry(Settings):
 class StudyFile(Settings):
     """The content of a study file."""
 
-    study: str = Field(min_length=1, pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]*$")
+    study: str
     sizes: tuple[Size, ...] = Field(min_length=1)
     schemes: tuple[SchemeEntry, ...] = Field(min_length=1)
     data: DataConfig = DataConfig()
     model: ModelDefaults = ModelDefaults()
     budgets: Budgets = Budgets()
     match: Literal["flops", "tokens"] = "flops"
-    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field((0,), min_length=1)
+    seeds: tuple[Annotated[int, Field(ge=0, lt=2**31)], ...] = Field((0,), min_length=1)
     batch: BatchConfig = BatchConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     schedule: ScheduleConfig = ScheduleConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     precision: Literal["float32", "bfloat16"] = RunConfig.model_fields["precision"].default
     threads: int = Field(1, gt=0)
+
+    @field_validator("study")
+    @classmethod
+    def _is_a_folder_name(cls, name: str) -> str:
+        if (
+            not name
+            or name[0] in ". "
+            or name[-1] == " "
+            or any(letter in "/\\" or ord(letter) < 32 for letter in name)
+        ):
+            raise ValueError(
+                f"{name!r} is no name for a folder: leave out / and \\, and do not begin with a dot or space"
+            )
+        return name
 
 
 @dataclass(frozen=True)
@@ -154,7 +169,8 @@ def _checked(path: Path, content: Any) -> Study:
     if not isinstance(content, Mapping):
         what = "is empty" if content is None else f"holds {content!r:.40}"
         raise InputError(f"the file {what}: a mapping with the keys {', '.join(StudyFile.model_fields)} is needed")
-    content = {"study": path.stem, **content}
+    # a section whose lines are all commented out is null: it is left to its defaults
+    content = {"study": path.stem} | {key: value for key, value in content.items() if value is not None}
     _refuse_local_seq_len(content.get("sizes"))
     entries = content.get("schemes")
     if isinstance(entries, list):
