@@ -7,9 +7,10 @@ learning rates are per optimizer step.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import math
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from model.config import ModelConfig, Settings
 
@@ -26,6 +27,17 @@ class BatchConfig(Settings):
 
     sequences: int = Field(16, gt=0)
     accumulation: int = Field(1, gt=0)
+
+    @model_validator(mode="after")
+    def _equal_micro_batches(self) -> Self:
+        if self.sequences % self.accumulation:
+            small = [n for n in range(1, math.isqrt(self.sequences) + 1) if self.sequences % n == 0]
+            divisors = [str(n) for n in sorted({*small, *(self.sequences // n for n in small)})]
+            raise ValueError(
+                f"accumulation {self.accumulation} does not divide sequences {self.sequences}: "
+                f"allowed are {', '.join(divisors)}"
+            )
+        return self
 
 
 class OptimizerConfig(Settings):

@@ -35,3 +35,12 @@ FLOAT32_SUM_RATIO = 4.0
 BF16_LOSS = 1e-5
 # routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
 EXACT = 0.0
+
+# sweeps: studies and plans -----------------------------------------------------------------------------------
+
+# rounding to whole steps is off by half a step at most, and by the rounding of the quotient itself
+HALF_A_STEP = 0.5 + 1e-9
+# a handful of float64 products and sums in another order
+FLOPS_SUM_REL = 1e-12
+# seconds until a misspelt key or scheme is answered (measured 0.2 s; importing torch alone takes 1.3 s)
+ANSWER_SECONDS = 1.0

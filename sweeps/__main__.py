@@ -1,0 +1,24 @@
+"""`python -m sweeps`: plan, run and status of studies. Commands import what they need when they are called, so that a
+wrong study is answered before torch is loaded."""
+
+from __future__ import annotations
+
+import typer
+
+from sweeps.commands.plan import plan
+from sweeps.errors import run_app
+
+app = typer.Typer(
+    help="Scaling-law studies of residual schemes.", no_args_is_help=True, add_completion=False, rich_markup_mode=None
+)
+
+
+@app.callback()
+def _commands() -> None:
+    """Scaling-law studies of residual schemes."""
+
+
+app.command()(plan)
+
+if __name__ == "__main__":
+    run_app(app)

@@ -1,0 +1,48 @@
+"""Why a run would be trained, or not, in a sentence: its state, and for a new run what changed since an earlier one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from sweeps.files import read_json
+from sweeps.state import RunState
+
+MISSING = "its default"
+
+
+def reason(state: RunState, steps: int, identity: Mapping[str, Any], relatives: list[Path]) -> str:
+    """`relatives` are folders of runs with the same size, arm and seed and another id."""
+    if state.state == "new":
+        return _what_changed(identity, relatives) or "not trained yet"
+    if state.state == "interrupted":
+        return f"goes on: {state.reason}, {steps} steps in all"
+    if state.state == "incomplete":
+        return f"is repaired: {state.reason}"
+    if state.state == "failed":
+        return f"is tried again: {state.reason}"
+    return state.reason
+
+
+def _what_changed(identity: Mapping[str, Any], relatives: list[Path]) -> str:
+    """The differences from the earlier run that differs least."""
+    best: list[str] | None = None
+    for folder in relatives:
+        run = read_json(folder / "run.json") or {}
+        if isinstance(run.get("identity"), Mapping):
+            found = list(_differences(run["identity"], identity, ""))
+            best = found if best is None or len(found) < len(best) else best
+    return f"changed: {', '.join(best)}" if best else ""
+
+
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> Iterator[str]:
+    for key in sorted(old.keys() | new.keys()):
+        place = f"{path}.{key}" if path else key
+        before, after = old.get(key, MISSING), new.get(key, MISSING)
+        if isinstance(before, Mapping) or isinstance(after, Mapping):
+            before = before if isinstance(before, Mapping) else {}
+            after = after if isinstance(after, Mapping) else {}
+            yield from _differences(before, after, place)
+        elif before != after:
+            yield f"{place.removeprefix('config.')} {before} -> {after}"

@@ -1,0 +1,71 @@
+"""Every study file that is shipped, expanded and held against its snapshot in `plans/`.
+
+A change that moves parameters, steps or FLOPs of a shipped study shows here. Where it is meant, write the snapshots
+anew with `python -m tests.sweeps.test_shipped_studies` and look at the difference.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweeps.plan import plan_study
+from sweeps.study import load_study
+
+STUDIES = Path(__file__).parents[2] / "sweeps" / "studies"
+PLANS = Path(__file__).parent / "plans"
+NAMES = sorted(path.stem for path in STUDIES.glob("*.yaml"))
+
+
+def grid(name, runs_root):
+    """What must not move unseen; nothing in it depends on the content of the data, which changes with Python's."""
+    plan = plan_study(load_study(STUDIES / f"{name}.yaml"), runs_root)
+    return [
+        {
+            "size": run.size,
+            "arm": run.arm,
+            "blocks": run.blocks,
+            "seed": run.config.seed,
+            "parameters": run.params["total"],
+            "non_embedding": run.params["non_embedding"],
+            "scheme_parameters": run.params["scheme"],
+            "steps": run.steps,
+            "tokens": run.tokens,
+            "planned_flops": run.planned_flops,
+            "flops": run.flops,
+        }
+        for run in plan.runs
+    ]
+
+
+def text(rows):
+    return "[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_planned_grid(name, tmp_path):
+    assert text(grid(name, tmp_path)) == (PLANS / f"{name}.json").read_text()
+
+
+def test_every_snapshot_has_a_study():
+    assert sorted(path.stem for path in PLANS.glob("*.json")) == NAMES
+    assert "demo" in NAMES
+
+
+def test_the_demo_spans_what_it_promises(tmp_path):
+    rows = grid("demo", tmp_path)
+    assert len(rows) == 24
+    assert len({row["size"] for row in rows}) == 4
+    assert {row["arm"] for row in rows} == {
+        "vanilla",
+        "attnres blocks=4",
+        *(f"mhar blocks=4 heads={heads}" for heads in (1, 2, 4, 8)),
+    }
+    flops = [row["planned_flops"] for row in rows]
+    assert max(flops) / min(flops) >= 10**1.5
+
+
+if __name__ == "__main__":
+    PLANS.mkdir(exist_ok=True)
+    for study in NAMES:
+        (PLANS / f"{study}.json").write_text(text(grid(study, PLANS / "no-runs")))
