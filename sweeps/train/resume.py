@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeps.segments import first_lost_step, list_segments, whole
+from sweeps.segments import Kind, first_lost_step, list_segments, read_segments, whole
 from sweeps.train.checkpoint import Checkpoint, CorruptCheckpoint, list_checkpoints, verify
+
+
+KINDS: tuple[Kind, ...] = ("metrics", "eval")
 
 
 class LayoutChanged(Exception):
@@ -32,8 +35,9 @@ class Start:
         return self.checkpoint.step if self.checkpoint else 0
 
 
-def choose_start(folder: Path) -> Start:
-    """The start of the next attempt of a run. Reads every byte of the checkpoint that it returns."""
+def choose_start(folder: Path, every: int | None) -> Start:
+    """The start of the next attempt of a run that is evaluated at `every` steps. Reads every byte of the checkpoint
+    that it returns."""
     notes = []
     for checkpoint in list_checkpoints(folder):
         try:
@@ -41,17 +45,33 @@ def choose_start(folder: Path) -> Start:
         except CorruptCheckpoint as error:
             notes.append(f"checkpoint {checkpoint.path.name} is not used: {error}")
             continue
-        lost = first_lost_step(folder, checkpoint.step)
+        lost = _first_lost(folder, checkpoint.step, every)
         if lost is None:
             if notes:
                 notes.append(f"going on from step {checkpoint.step} ({checkpoint.path.name})")
             return Start(checkpoint, manifest, tuple(notes))
-        torn = [segment.path.name for segment in list_segments(folder, "metrics") if not whole(segment.path)]
-        why = f"unreadable: {', '.join(torn)}" if torn else "no segment holds it"
-        notes.append(f"checkpoint {checkpoint.path.name} is not used: metrics of step {lost} are lost ({why})")
+        torn = [
+            segment.path.name
+            for kind in KINDS
+            for segment in list_segments(folder, kind)
+            if not whole(segment.path)
+        ]
+        why = f"unreadable: {', '.join(torn)}" if torn else "no segment holds them"
+        notes.append(f"checkpoint {checkpoint.path.name} is not used: {lost} are lost ({why})")
     if notes:
         notes.append("beginning again at step 0")
     return Start(None, {}, tuple(notes))
+
+
+def _first_lost(folder: Path, step: int, every: int | None) -> str | None:
+    """What of the history before `step` cannot be read back, in words. An evaluation at `step` itself can be redone."""
+    lost = first_lost_step(folder, step)
+    if lost is not None:
+        return f"metrics of step {lost}"
+    due = range(every, step, every) if every else range(0)
+    found = set(read_segments(folder, "eval", ["step"])[0]["step"].to_pylist()) if due else set()
+    missing = [expected for expected in due if expected not in found]
+    return f"evaluations of step {missing[0]}" if missing else None
 
 
 def check_layout(start: Start, layout: dict[str, Any]) -> tuple[str, ...]:
