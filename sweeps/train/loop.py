@@ -137,6 +137,7 @@ def _quiet() -> Iterator[None]:
 
 
 HARMLESS = (
+    r".*isinstance\(treespec, LeafSpec\). is deprecated.*",  # lightning against a newer torch
     ".*GPU available but not used.*",  # the device is chosen before
     ".*does not have many workers.*",  # a batch is a slice of an array
     ".*The `srun` command is available on your system but is not used.*",  # a pool on a cluster's login node

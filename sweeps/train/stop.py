@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
-    """`requested` becomes true with SIGTERM or SIGINT once installed; nothing else happens in a handler, because a
-    signal may arrive in the middle of anything."""
+    """`requested` becomes true with SIGTERM or SIGINT once installed. A handler does nothing else but call `wake`,
+    because a signal may arrive in the middle of anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None] | None = None) -> None:
         self.requested = False
+        self._wake = wake
 
     def install(self) -> None:
         """Handle the signals; only the main thread can."""
@@ -23,6 +25,8 @@ class Stop:
     def request(self) -> None:
         """Ask for a stop."""
         self.requested = True
+        if self._wake:
+            self._wake()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.requested = True
+        self.request()
