@@ -51,10 +51,7 @@ def choose_start(folder: Path, every: int | None) -> Start:
                 notes.append(f"going on from step {checkpoint.step} ({checkpoint.path.name})")
             return Start(checkpoint, manifest, tuple(notes))
         torn = [
-            segment.path.name
-            for kind in KINDS
-            for segment in list_segments(folder, kind)
-            if not whole(segment.path)
+            segment.path.name for kind in KINDS for segment in list_segments(folder, kind) if not whole(segment.path)
         ]
         why = f"unreadable: {', '.join(torn)}" if torn else "no segment holds them"
         notes.append(f"checkpoint {checkpoint.path.name} is not used: {lost} are lost ({why})")
