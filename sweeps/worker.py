@@ -120,11 +120,9 @@ def serve(requests: Requests, answers: Answers, stop: Stop) -> None:
         options = Options(request.get("device", "auto"), cadence, tuple(request.get("command", ())))
         requests.training = True
         with logging_to(folder / "log.txt"):
-            result = train_run(
-                folder, options, stop, lambda beat, run=str(folder): answers.send("progress", run=run, **beat)
-            )
+            result = train_run(folder, options, stop, lambda beat: answers.send("progress", **beat))
         requests.training = False
-        answers.send("result", run=str(folder), **asdict(result))
+        answers.send("result", **asdict(result))
         if stop.requested:
             return
 

@@ -6,6 +6,7 @@ process group of their own, so that Ctrl-C in a terminal reaches the parent, whi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -65,10 +66,8 @@ class Worker:
 
     def close(self) -> int:
         """End of requests: wait for the process and return its exit code (negative: the signal that killed it)."""
-        try:
+        with contextlib.suppress(BrokenPipeError):  # it died before it read its last request
             self._stdin.close()
-        except BrokenPipeError:
-            pass
         code = self.process.wait()
         self.stdout.close()
         return code

@@ -32,7 +32,7 @@ def prepare(device: torch.device, threads: int) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     # filling every new tensor with NaN would cost a pass over memory; the tests of kernels do it where it finds bugs
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     torch.backends.cudnn.benchmark = False
     if device.type == "cuda":
         torch.cuda.set_device(device)

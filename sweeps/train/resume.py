@@ -13,7 +13,6 @@ from typing import Any
 from sweeps.segments import Kind, first_lost_step, list_segments, read_segments, whole
 from sweeps.train.checkpoint import Checkpoint, CorruptCheckpoint, list_checkpoints, verify
 
-
 KINDS: tuple[Kind, ...] = ("metrics", "eval")
 
 
@@ -79,9 +78,9 @@ def check_layout(start: Start, layout: dict[str, Any]) -> tuple[str, ...]:
     for key in ("device_type", "threads"):
         if start.manifest[key] != layout[key]:
             raise LayoutChanged(
-                f"{start.checkpoint.path}: written with {key} {start.manifest[key]}, this process has {layout[key]}, and"
-                f" the loss column would change: resume with {key} {start.manifest[key]}, or remove that folder's"
-                " parent to train again from step 0"
+                f"{start.checkpoint.path} was written with {key} {start.manifest[key]}, this process has"
+                f" {key} {layout[key]}, and the loss column would change: go on with {key} {start.manifest[key]}, or"
+                f" remove {start.checkpoint.path.parent} to train again from step 0"
             )
     if start.manifest["torch"] != layout["torch"]:
         return (

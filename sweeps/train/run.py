@@ -44,7 +44,7 @@ class Options:
     """What a request may choose: nothing of it changes a loss. `command` is recorded."""
 
     device: str = "auto"
-    cadence: Cadence = Cadence()
+    cadence: Cadence = field(default_factory=Cadence)
     command: tuple[str, ...] = ()
 
 
