@@ -35,3 +35,14 @@ FLOAT32_SUM_RATIO = 4.0
 BF16_LOSS = 1e-5
 # routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
 EXACT = 0.0
+
+# sweeps/train ------------------------------------------------------------------------------------------------
+
+# learning rates of a public report, printed with five significant digits
+LR_REL = 6e-6
+# float32 gradients of one batch summed in another grouping: entry 9 of the public reports asks for this
+ACCUMULATION = 1e-6
+# a loss in float64 from float32 sums of about a hundred tokens
+LOSS_REL = 1e-6
+# the same windows in batches of another size: float32 sums of at most some thousand nats in another order
+EVAL_BATCH_REL = 1e-6

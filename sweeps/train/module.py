@@ -9,6 +9,7 @@ micro-batch more. Lightning moves tensors and owns the strategy; files, checkpoi
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import lightning.pytorch as pl
@@ -57,23 +58,11 @@ class TrainingModule(pl.LightningModule):
         rate = learning_rate(self.step, self.config.steps, self.config.optimizer.lr, self.config.schedule)
         set_learning_rate(optimizer, rate)
         optimizer.zero_grad()
-        loss = self._backward(batch)
+        loss = mean_loss(self.model, batch, self.config, self.manual_backward)
         norm = self._clip()
         optimizer.step()
         self.step += 1
         self.result = StepResult(float(loss), rate, float(norm), self._clock() - started)
-
-    def _backward(self, batch: Batch) -> Tensor:
-        """Accumulate the gradient of the mean loss over all tokens of the step; returns that mean in float64."""
-        tokens_BT, targets_BT = batch
-        count = self.config.batch.accumulation
-        total = token_count(targets_BT)
-        summed = torch.zeros((), dtype=torch.float64, device=targets_BT.device)
-        for inputs, targets in zip(tokens_BT.chunk(count), targets_BT.chunk(count), strict=True):
-            nats = token_loss_sum(forward(self.model, inputs, self.config.precision), targets)
-            self.manual_backward(nats / total)
-            summed += nats.detach()
-        return summed / total
 
     def _clip(self) -> Tensor:
         """Scale the gradient to the norm allowed; returns the norm it had."""
@@ -87,6 +76,19 @@ class TrainingModule(pl.LightningModule):
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         return time.perf_counter()
+
+
+def mean_loss(model: nn.Module, batch: Batch, config: RunConfig, backward: Callable[[Tensor], None]) -> Tensor:
+    """Mean loss over all tokens of a step, in float64; `backward` is called with each micro-batch's part of it."""
+    tokens_BT, targets_BT = batch
+    total = token_count(targets_BT)
+    summed = torch.zeros((), dtype=torch.float64, device=targets_BT.device)
+    parts = (tensor.chunk(config.batch.accumulation) for tensor in (tokens_BT, targets_BT))
+    for inputs, targets in zip(*parts, strict=True):
+        nats = token_loss_sum(forward(model, inputs, config.precision), targets)
+        backward(nats / total)
+        summed += nats.detach()
+    return summed / total
 
 
 def forward(model: nn.Module, tokens_BT: Tensor, precision: str) -> Tensor:

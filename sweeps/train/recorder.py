@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeps.attempts import Attempt
 from sweeps.files import write_json
-from sweeps.segments import write_segment
+from sweeps.segments import list_segments, whole, write_segment
 from sweeps.train.evaluate import Evaluation
 from sweeps.train.module import StepResult
 
@@ -70,8 +70,12 @@ class Recorder:
         self._flushed = time.monotonic()
 
     def record_evaluation(self, evaluation: Evaluation) -> None:
-        """Make an evaluation at this step durable."""
+        """Make an evaluation at this step durable. One of this step that cannot be read is removed: it would be named
+        as damage for ever, and this one takes its place."""
         self.check_fence()
+        for segment in list_segments(self.folder, "eval"):
+            if segment.first == self.step and not whole(segment.path):
+                segment.path.unlink()
         row = self.counters() | vars(evaluation)
         if row["source_loss"] is None:
             row["source_loss"] = math.nan

@@ -249,11 +249,11 @@ class _Attempt:
         return max(self.peak_before, devices.peak_memory_bytes(self.device))
 
     def _headline(self) -> str:
-        layout = self.layout
+        layout, step, steps = self.layout, self.recorder.step, self.config.steps
+        what = f"steps {step + 1} to {steps}" if step < steps else "final evaluation"
         return (
-            f"attempt {self.attempt.number} of {self.run['run_id']} ({self.run['arm']}, {self.run['size']}): steps"
-            f" {self.recorder.step + 1} to {self.config.steps} on {layout['device']}, {layout['threads']} threads,"
-            f" kernels {layout['kernel_path']}, torch {layout['torch']}"
+            f"attempt {self.attempt.number} of {self.run['run_id']} ({self.run['arm']}, {self.run['size']}): {what} on"
+            f" {layout['device']}, threads {layout['threads']}, kernels {layout['kernel_path']}, torch {layout['torch']}"
         )
 
 
