@@ -253,7 +253,8 @@ class _Attempt:
         what = f"steps {step + 1} to {steps}" if step < steps else "final evaluation"
         return (
             f"attempt {self.attempt.number} of {self.run['run_id']} ({self.run['arm']}, {self.run['size']}): {what} on"
-            f" {layout['device']}, threads {layout['threads']}, kernels {layout['kernel_path']}, torch {layout['torch']}"
+            f" {layout['device']}, threads {layout['threads']}, kernels {layout['kernel_path']},"
+            f" torch {layout['torch']}"
         )
 
 
