@@ -155,7 +155,6 @@ class _Pool:
                 self.display.progress(job, self._share(job, answer["step"]), answer)
             elif answer["event"] == "result":
                 self._finished(self.current.pop(worker), answer)
-                worker.busy = False
                 self._give_next(worker)
 
     def _share(self, job: Job, step: int) -> float:
@@ -213,7 +212,7 @@ class _Pool:
             return
         number = history[-1].number if history else 0
         error = WorkerDied(f"workers died {len(deaths)} times at step {resumed_from} or after it ({_how(code)})")
-        message = write_failed(job.folder, number, resumed_from, error)
+        message = write_failed(job.folder, number, error)
         self.summary.counts["failed"] += 1
         self.summary.failures.append((job, message))
         self.display.finished(job, "failed", message, None, None)

@@ -12,20 +12,23 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 class Worker:
-    """One `sweeps.worker` process. `ready` after its imports; `busy` while it has a request."""
+    """One `sweeps.worker` process. `ready` after its imports."""
+
+    program: ClassVar[Sequence[str]] = (sys.executable, "-m", "sweeps.worker")
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.ready = False
-        self.busy = False
         self._pending = b""
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "sweeps.worker", str(os.getpid())],
+            [*self.program, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **environment},
@@ -38,7 +41,6 @@ class Worker:
 
     def ask(self, request: Mapping[str, Any]) -> None:
         """Send a request. A worker that has just died is noticed by `listen`."""
-        self.busy = True
         try:
             self._stdin.write(json.dumps(request).encode() + b"\n")
             self._stdin.flush()
@@ -77,7 +79,7 @@ def usable_cpus() -> int:
     """Processors this process may use: its affinity, or the quota of its container where that is less."""
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        quota, period = CPU_QUOTA.read_text().split()
     except (OSError, ValueError):
         return available
     return available if quota == "max" else max(1, min(available, int(quota) // int(period)))

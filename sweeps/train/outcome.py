@@ -79,7 +79,7 @@ def write_diverged(attempt: Attempt, run: dict[str, Any], step: int, loss: float
     write_json(attempt.folder / "DIVERGED.json", content)
 
 
-def write_failed(folder: Path, attempt: int, step: int, error: BaseException) -> str:
+def write_failed(folder: Path, attempt: int, error: BaseException) -> str:
     """FAILED.json of an attempt; returns its one-line message."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     content = {
@@ -87,7 +87,7 @@ def write_failed(folder: Path, attempt: int, step: int, error: BaseException) ->
         "attempt": attempt,
         "type": type(error).__name__,
         "message": str(error),
-        "step": step,
+        "step": max((segment.last for segment in list_segments(folder, "metrics")), default=0),
         # a person's mistake is explained by its message
         "traceback": [] if isinstance(error, InputError) else lines[-TRACEBACK_LINES:],
         "finished_at": time.time(),

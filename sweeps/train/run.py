@@ -7,6 +7,7 @@ prints is the run's log.
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,18 +65,12 @@ class Result:
 
 def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Result:
     """Bring the run in `folder` to its end, from wherever it stands. `report` gets heartbeats."""
-    state = run_state(folder)
-    if state.state == "done":
-        done = read_json(folder / "DONE")
-        return Result("done", "already done", done["loss"], done["seconds"], done["step"], skipped=True)
-    if state.state == "diverged":
-        return Result("diverged", state.reason, step=state.step, skipped=True)
-    held = holder(folder)
-    if held is not None:
-        return Result("held", f"running in process {held.pid} on {held.host}", skipped=True)
     notes: list[str] = []
     attempt = None
     try:
+        nothing_to_do = _outcome_or_holder(folder)
+        if nothing_to_do is not None:
+            return nothing_to_do
         run = read_json(folder / "run.json")
         if run is None:
             raise InputError(f"{folder} has no run.json: start it with `python -m sweeps run STUDY.yaml`")
@@ -89,9 +84,23 @@ def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Res
         return Result("fenced", "taken over by a newer attempt", notes=notes)
     except Exception as error:
         number = attempt.number if attempt else max(attempts.numbers(folder), default=0)
-        message = write_failed(folder, number, state.step, error)
-        _say([f"failed: {message}"])
-        return Result("failed", message, step=state.step, notes=notes)
+        message = write_failed(folder, number, error)
+        print("".join(traceback.format_exception(error)), flush=True)
+        return Result("failed", message, notes=notes)
+
+
+def _outcome_or_holder(folder: Path) -> Result | None:
+    """The answer for a run that is not to be trained by this process."""
+    state = run_state(folder)
+    if state.state == "done":
+        done = read_json(folder / "DONE")
+        return Result("done", "already done", done["loss"], done["seconds"], done["step"], skipped=True)
+    if state.state == "diverged":
+        return Result("diverged", state.reason, step=state.step, skipped=True)
+    held = holder(folder)
+    if held is not None:
+        return Result("held", f"running in process {held.pid} on {held.host}", skipped=True)
+    return None
 
 
 def _claim(folder: Path, start: Start) -> attempts.Attempt:
