@@ -139,6 +139,9 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
     logging.getLogger("kernels").setLevel(logging.INFO)
     serve(requests, answers, stop)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is durable, and taking torch down would keep the parent waiting for a second
 
 
 if __name__ == "__main__":

@@ -27,10 +27,13 @@ from sweeps.train.recorder import Recorder
 from sweeps.train.stop import Stop
 
 
+SAVING_SHARE = 0.1
+
+
 @dataclass(frozen=True)
 class Cadence:
-    """How often an attempt saves a checkpoint: after `seconds` of wall time, or every `steps` steps where given. No
-    part of a run's identity."""
+    """How often an attempt saves a checkpoint: after `seconds` of wall time (later where saving takes more than a
+    `SAVING_SHARE` of it), or every `steps` steps where given. No part of a run's identity."""
 
     seconds: float = 30.0
     steps: int | None = None
@@ -59,6 +62,7 @@ class AfterStep(pl.Callback):
         self.save = save
         self.report = report
         self._saved_at = time.monotonic()
+        self._saving_took = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """Lightning has put its own handler of SIGTERM in front by now: it would leave without a checkpoint."""
@@ -83,9 +87,11 @@ class AfterStep(pl.Callback):
         if self.every and recorder.step % self.every == 0 and not last:
             self.evaluate()
         if last or self.stop.requested or self._checkpoint_due():
+            began = time.monotonic()
             recorder.flush()
             self.save()
             self._saved_at = time.monotonic()
+            self._saving_took = self._saved_at - began
         elif recorder.flush_due:
             recorder.flush()
         if self.stop.requested:
@@ -94,16 +100,20 @@ class AfterStep(pl.Callback):
     def _checkpoint_due(self) -> bool:
         if self.cadence.steps is not None:
             return self.recorder.step % self.cadence.steps == 0
-        return time.monotonic() - self._saved_at >= self.cadence.seconds
+        pause = max(self.cadence.seconds, self._saving_took / SAVING_SHARE)
+        return time.monotonic() - self._saved_at >= pause
 
 
 def run_loop(module: TrainingModule, batches: Batches, after: AfterStep, device: torch.device) -> None:
     """Train until the last step, a stop, or an exception of `after`."""
+    folder = after.recorder.folder
     with _quiet():
         trainer = pl.Trainer(
             accelerator="cuda" if device.type == "cuda" else "cpu",
             devices=1,
             plugins=[LightningEnvironment()],
+            # under SLURM Lightning resumes from any hpc_ckpt_* that lies in this folder: one where none can lie
+            default_root_dir=folder,
             max_epochs=1,
             limit_val_batches=0,
             num_sanity_val_steps=0,

@@ -80,7 +80,7 @@ def write_diverged(attempt: Attempt, run: dict[str, Any], step: int, loss: float
 
 
 def write_failed(folder: Path, attempt: int, error: BaseException) -> str:
-    """FAILED.json of an attempt; returns its one-line message."""
+    """FAILED.json of an attempt; returns the message. Where even that cannot be written (a full disk), it says so."""
     lines = "".join(traceback.format_exception(error)).splitlines()
     content = {
         "schema": 1,
@@ -92,8 +92,12 @@ def write_failed(folder: Path, attempt: int, error: BaseException) -> str:
         "traceback": [] if isinstance(error, InputError) else lines[-TRACEBACK_LINES:],
         "finished_at": time.time(),
     }
-    write_json(folder / "FAILED.json", content)
-    return f"{content['type']}: {content['message']}"
+    message = f"{content['type']}: {content['message']}"
+    try:
+        write_json(folder / "FAILED.json", content)
+    except OSError as unwritten:
+        return f"{message} (FAILED.json could not be written: {unwritten})"
+    return message
 
 
 def _steady_step_seconds(seconds: np.ndarray, attempt: np.ndarray) -> float:
