@@ -31,7 +31,7 @@ class Worker:
             [*self.program, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **environment},
+            env={**os.environ, "PYTHONPATH": _python_path(), **environment},
             process_group=0,
         )
         assert self.process.stdin is not None
@@ -73,6 +73,12 @@ class Worker:
         code = self.process.wait()
         self.stdout.close()
         return code
+
+
+def _python_path() -> str:
+    """The folder of this code first: a worker runs what its parent runs, wherever it was started."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH")) if part)
 
 
 def usable_cpus() -> int:

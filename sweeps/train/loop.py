@@ -26,7 +26,6 @@ from sweeps.train.module import TrainingModule
 from sweeps.train.recorder import Recorder
 from sweeps.train.stop import Stop
 
-
 SAVING_SHARE = 0.1
 
 
