@@ -6,6 +6,8 @@ from __future__ import annotations
 import typer
 
 from sweeps.commands.plan import plan
+from sweeps.commands.run import run
+from sweeps.commands.status import status
 from sweeps.errors import run_app
 
 app = typer.Typer(
@@ -19,6 +21,8 @@ def _commands() -> None:
 
 
 app.command()(plan)
+app.command()(run)
+app.command()(status)
 
 if __name__ == "__main__":
     run_app(app)

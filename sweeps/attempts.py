@@ -66,7 +66,7 @@ def numbers(folder: Path) -> list[int]:
     """The attempt numbers of a run folder, ascending, those that a kill left empty included."""
     try:
         names = os.listdir(folder / "attempts")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     return sorted(int(name[:4]) for name in names if name.endswith(".json") and name[:4].isdigit())
 

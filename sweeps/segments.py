@@ -90,7 +90,7 @@ def list_segments(folder: Path, kind: Kind) -> list[Segment]:
     """The segments of a run folder by attempt and step; other files are passed over."""
     try:
         names = os.listdir(folder / kind)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return []
     found = []
     for name in names:

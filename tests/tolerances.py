@@ -44,3 +44,13 @@ HALF_A_STEP = 0.5 + 1e-9
 FLOPS_SUM_REL = 1e-12
 # seconds until a misspelt key or scheme is answered (measured 0.2 s; importing torch alone takes 1.3 s)
 ANSWER_SECONDS = 1.0
+# sweeps/train ------------------------------------------------------------------------------------------------
+
+# learning rates of a public report, printed with five significant digits
+LR_REL = 6e-6
+# float32 gradients of one batch summed in another grouping: entry 9 of the public reports asks for this
+ACCUMULATION = 1e-6
+# a loss in float64 from float32 sums of about a hundred tokens
+LOSS_REL = 1e-6
+# the same windows in batches of another size: float32 sums of at most some thousand nats in another order
+EVAL_BATCH_REL = 1e-6

@@ -5,16 +5,37 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from sweeps.errors import InputError
 from sweeps.files import read_json
-from sweeps.schema import STATES, load_runs
 
 COLOURS = {"done": "green", "running": "cyan", "interrupted": "yellow", "incomplete": "yellow", "new": "dim"}
 
 
+def status(
+    path: Annotated[Path, typer.Argument(help="A study file, or a folder of runs.")] = Path("runs"),
+    runs: Annotated[Path, typer.Option(help="Root folder of the runs of a study file.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="The same fields as JSON.")] = False,
+) -> None:
+    """What each run of the current grid is doing, from the files alone."""
+    if path.suffix in (".yaml", ".yml"):
+        from sweeps.study import load_study
+
+        name = load_study(path).name
+        path = runs / name
+        if not path.is_dir():
+            raise InputError(f"study {name} has no runs in {runs}: start it with `python -m sweeps run STUDY.yaml`")
+    show(path, as_json)
+
+
 def rows(path: Path) -> list[dict[str, Any]]:
     """One mapping a run of the current grid: what a person asks while a sweep is running. Numbers may be None."""
+    # here: pandas takes half a second, and a wrong study file is answered before
+    from sweeps.schema import load_runs
+
     runs = load_runs(path)
     found = []
     for run in runs[runs["in_grid"]].to_dict("records"):
@@ -42,6 +63,8 @@ def show(path: Path, as_json: bool) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from sweeps.state import STATES
 
     console = Console()
     for study in sorted({run["study"] for run in found}):
