@@ -64,6 +64,38 @@ class PointSpeedup:
     value: float | None
     extrapolated: float | None  # how many times beyond the reference's range the answer lies; None: inside
     status: str
+    interval: Interval | None = None
+
+
+@dataclass(frozen=True)
+class CurveAtBudget:
+    """The `curve` speedup at one budget, where separate betas or Es make it depend on the loss: both fitted curves are
+    asked at `loss`, the mean of their two values at `flops`. `value` is None where `status` says why."""
+
+    flops: float
+    loss: float
+    value: float | None
+    status: str
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One (arm, budget) point that a fit used: the mean over `n` runs, at the size with the lowest mean loss.
+
+    `flops` is the mean achieved training FLOPs, `budget` the planned ones (or `flops` where no plan is known), `spread`
+    the standard deviation of the loss between seeds (None with one run), `sizes` how many sizes had this budget.
+    """
+
+    arm: str
+    size: str
+    seed: int | None
+    budget: float
+    flops: float
+    loss: float
+    n: int
+    spread: float | None
+    sizes: int
+    run_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -82,6 +114,7 @@ class Speedup:
     point_geometric: float | None
     point_arithmetic: float | None
     point_status: str
+    curve_by_budget: tuple[CurveAtBudget, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,7 +133,8 @@ class Exclusion:
 @dataclass(frozen=True)
 class IsoLossResult:
     """One study's answer. `joint` holds per-arm parameters of the shared fit the curve speedups come from; `fits` each
-    arm's own fit. `notes` are sentences that stand beside every output (mixed data, E not identified, ...)."""
+    arm's own fit. `notes` are sentences that stand beside every output (mixed data, E not identified, ...). `failure`
+    is the one-line error where the reference or every other arm cannot be fitted, else None."""
 
     study: str
     reference: str | None
@@ -114,6 +148,8 @@ class IsoLossResult:
     excluded: tuple[Exclusion, ...]
     notes: tuple[str, ...]
     settings: Mapping[str, object]
+    points: tuple[CurvePoint, ...] = ()
+    failure: str | None = None
 
 
 @dataclass(frozen=True)
