@@ -59,15 +59,15 @@ def test_a_worker_trains_run_after_run_and_survives_a_failed_one(lasting, tmp_pa
 
 def test_sigterm_stops_at_a_step_boundary_and_the_run_goes_on_exactly(worker, lasting, tmp_path):
     for name in ("cut", "whole"):
-        plan(tmp_path / "study" / name, config(400))
+        plan(tmp_path / "study" / name, config(1500))
     cut = tmp_path / "study" / "cut"
-    worker.ask(cut, checkpoint_every=0.0)
+    worker.ask(cut, checkpoint_steps=5)
     wait_for(lambda: steps_logged(cut) > 3, "the first steps")
     worker.process.send_signal(signal.SIGTERM)
     answer = worker.answer()
     assert answer["status"] == "interrupted"
     assert worker.process.wait(timeout=30) == 0
-    assert 0 < answer["step"] < 400
+    assert 0 < answer["step"] < 1500
     assert run_state(cut).state == "interrupted"
     assert steps_logged(cut) == answer["step"]
     for name in ("cut", "whole"):
@@ -94,7 +94,7 @@ def test_two_workers_that_begin_one_run_at_once_leave_one_history(worker, lastin
     plan(folder, config(300))
     worker.answer("ready")
     for each in (worker, lasting):
-        each.ask(folder, checkpoint_every=0.02)
+        each.ask(folder, checkpoint_steps=10)
     statuses = sorted(each.answer()["status"] for each in (worker, lasting))
     assert statuses in (["done", "fenced"], ["done", "held"])
     assert list(load_metrics(folder)["step"]) == list(range(1, 301))
