@@ -23,6 +23,9 @@ def render(figure: Figure) -> dict[str, bytes]:
     FigureCanvasAgg(figure)
     rendered = {}
     with house_style():
+        # Lay out once: the three formats differ in resolution alone, and the solver costs more than the drawing.
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
         for kind in FORMATS:
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, metadata=_METADATA[kind])

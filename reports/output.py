@@ -36,7 +36,9 @@ def write_report(folder: Path, files: Mapping[str, bytes]) -> list[str]:
 
 
 def _manifest(listed: Mapping[str, str]) -> bytes:
-    return (json.dumps({"schema": 1, "tool": "isoloss", "files": dict(sorted(listed.items()))}, indent=1) + "\n").encode()
+    return (
+        json.dumps({"schema": 1, "tool": "isoloss", "files": dict(sorted(listed.items()))}, indent=1) + "\n"
+    ).encode()
 
 
 def _earlier(folder: Path) -> dict[str, str]:
@@ -48,9 +50,9 @@ def _earlier(folder: Path) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except (ValueError, KeyError, AttributeError, OSError) as error:
-        raise InputError(f"{folder / MANIFEST} is no report's manifest ({error!r}): give another folder with --out") from (
-            error
-        )
+        raise InputError(
+            f"{folder / MANIFEST} is no report's manifest ({error!r}): give another folder with --out"
+        ) from (error)
     inside = {name: digest for name, digest in files.items() if _inside(name)}
     return inside
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ GRID = "#e4e8ec"
 BASIN = "#f3e3b3"
 REFERENCE_COLOUR = "#000000"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("s", "^", "D", "v", "P", "X", "p", "h", "<", ">", "*")
+MARKERS = ("s", "^", "D", "v", "X", "p", "P", "h", "<", ">", "*")
 LINES: tuple[Any, ...] = ("-", (0, (5, 1.6)), (0, (4, 1.4, 1, 1.4)), (0, (1, 1.2)))
 WIDTH_IN = 9.6  # at 96 px an inch the figures fill the page's text column
 
@@ -74,6 +75,11 @@ class ArmStyle:
     marker: str
     line: Any
 
+    @property
+    def size(self) -> float:
+        """Marker size in points: crosses and stars cover less of their square than discs."""
+        return 8.0 if self.marker in ("X", "P", "*", "p", "h") else 6.5
+
 
 @contextmanager
 def house_style() -> Iterator[None]:
@@ -121,6 +127,7 @@ def arm_styles(arms: Iterable[str], reference: str | None) -> Mapping[str, ArmSt
     return styles
 
 
-def plain(text: str) -> str:
-    """A name that people chose, safe in a figure: `$` would start mathematics."""
-    return text.replace("\\", "\\\\").replace("$", r"\$") if "$" in text else text
+def plain(text: str, width: int = 30) -> str:
+    """A name that people chose, safe in a figure: `$` would start mathematics, and long ones go over several lines."""
+    lines = textwrap.wrap(text, width) or [""]
+    return "\n".join(lines).replace("$", r"\$")
