@@ -51,7 +51,7 @@ def ratio_axis(axes: Axes, low: float, high: float, which: str = "y", labels: in
     (axes.set_xscale if which == "x" else axes.set_yscale)("log")
     (axes.set_xlim if which == "x" else axes.set_ylim)(low, high)
     if high / low < 4:
-        ticks = [tick for tick in MaxNLocator(labels, steps=[1, 2, 5, 10]).tick_values(low, high)]
+        ticks = list(MaxNLocator(labels, steps=[1, 2, 5, 10]).tick_values(low, high))
     else:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
         digits = (1, 2, 5) if high / low < 10**3 else (1,)
@@ -66,8 +66,8 @@ def panel_grid(
     count: int,
     columns: int = 3,
     panel_height: float = 2.5,
-    sharex: bool | str = False,
-    sharey: bool | str = False,
+    sharex: bool = False,
+    sharey: bool = False,
     extra_height: float = 0.6,
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels, `columns` a row at most; unused places stay empty."""

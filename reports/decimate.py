@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
 LIMIT = 2000
 
 
-def decimate(x: NDArray[np.float64], y: NDArray[np.float64], limit: int = LIMIT) -> tuple[NDArray, NDArray]:
+def decimate(
+    x: NDArray[np.float64], y: NDArray[np.float64], limit: int = LIMIT
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """At most `limit` points (4 or more) of the curve (x, y), both [n] in drawing order; points without a finite y are
     left out. The first, the last, the overall lowest and the overall highest point are always among them."""
     finite = np.isfinite(x) & np.isfinite(y)
@@ -17,7 +21,7 @@ def decimate(x: NDArray[np.float64], y: NDArray[np.float64], limit: int = LIMIT)
         return x, y
     edges = np.linspace(0, len(y), (limit - 2) // 2 + 1).astype(int)
     kept = {0, len(y) - 1}
-    for start, stop in zip(edges[:-1], edges[1:], strict=True):
+    for start, stop in itertools.pairwise(edges):
         kept.add(start + int(np.argmin(y[start:stop])))
         kept.add(start + int(np.argmax(y[start:stop])))
     index = np.array(sorted(kept))

@@ -52,9 +52,9 @@ def _loss(view: StudyView) -> Panel:
     if not loss.has_points(iso, view.runs):
         return Panel("loss", title, "", "", None, "No run has a loss and a compute to draw.")
     caption = (
-        "Top: final loss of every run and the fit of all arms. Middle: the same less the reference's fit, where arms can be"
-        " told apart. Bottom: what the fits leave, side by side at each budget. Hollow markers took no part; one outside"
-        " the range stands at the edge with its loss."
+        "Top: final loss of every run and the fit of all arms. Middle: the same less the reference's fit, where"
+        " arms can be told apart. Bottom: what the fits leave, side by side at each budget. Hollow markers took no"
+        " part; one outside the range stands at the edge with its loss."
     )
     styles, runs = view.styles, view.runs
     return Panel("loss", title, caption, loss.alt(iso), lambda: loss.draw(iso, runs, styles))
@@ -67,8 +67,8 @@ def _by_scale(view: StudyView) -> Panel:
         why = view.iso_error or "no arm has a point that compares with a reference."
         return Panel("speedup-by-scale", title, "", "", None, f"No speedup per scale: {why}")
     caption = (
-        f"point = C of {iso.reference} at the arm's loss over the arm's own C, one marker a run. The reference's own panel"
-        " shows how far single points scatter. Where the loss is at or below the reference's E the point is undefined."
+        f"point = C of {iso.reference} at the arm's loss over the arm's own C, one marker a run. The reference's own"
+        " panel shows how far single points scatter. At or below the reference's E a point is undefined."
     )
     styles = view.styles
     return Panel(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from fitting.result import Interval
 
 MISSING = "–"
 
 
-def finite(value: Any) -> bool:
+def finite(value: Any) -> TypeGuard[float]:
     """Whether `value` is a number that can be drawn or printed."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 

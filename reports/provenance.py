@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from reports import numbers
 from reports.view import StudyView, floats, texts
 
 CONVENTIONS = {
-    "v1": "v1: training = 3 × forward; a multiply-add is 2 FLOPs; the head is counted, the embedding lookup is not; causal"
-    " attention reads T/2 positions on average; the residual scheme's own work is counted.",
+    "v1": "v1: training = 3 × forward; a multiply-add is 2 FLOPs; the head is counted, the embedding lookup is not;"
+    " causal attention reads T/2 positions on average; the residual scheme's own work is counted.",
 }
-_OBJECTIVE_KEYS = ("objective", "huber_delta", "level")
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def facts(view: StudyView) -> list[Fact]:
     found += [
         Fact("Data fingerprint", _distinct(texts(frame, "data_fingerprint"))),
         Fact("Tokenizer", _distinct(texts(frame, "tokenizer"))),
-        Fact("Evaluation set", _evaluation(view, frame)),
+        Fact("Evaluation set", _evaluation(frame)),
         Fact(
             "Unigram entropy of the data",
             tuple(f"{value} nats per token" for value in _numbers(frame, "unigram_entropy")),
@@ -110,12 +110,12 @@ def _distinct(values: list[str]) -> tuple[str, ...]:
     return tuple(sorted({value for value in values if value}))
 
 
-def _numbers(frame, column: str) -> list[str]:  # noqa: ANN001
+def _numbers(frame: pd.DataFrame, column: str) -> list[str]:
     known = {value for value in floats(frame, column) if np.isfinite(value)}
     return [f"{value:.6g}" for value in sorted(known)]
 
 
-def _evaluation(view: StudyView, frame) -> tuple[str, ...]:  # noqa: ANN001
+def _evaluation(frame: pd.DataFrame) -> tuple[str, ...]:
     columns = zip(
         texts(frame, "eval_fingerprint"), floats(frame, "eval_tokens"), floats(frame, "eval_bytes"), strict=True
     )

@@ -48,7 +48,7 @@ def iso_loss(result: IsoLossResult) -> Table:
             )
         )
     return Table(
-        f"Iso-loss compute speedup over {result.reference}: above 1 needs less compute for the same loss, below 1 is worse",
+        f"Iso-loss compute speedup over {result.reference}: above 1 less compute for the same loss, below 1 worse",
         (
             ("Arm", False),
             ("curve", True),
@@ -61,18 +61,18 @@ def iso_loss(result: IsoLossResult) -> Table:
         ),
         tuple(rows),
         (
-            "curve = (A_reference / A_arm)^(1/β) from one fit of all arms with shared E and β: the same at every budget.",
-            "point = C_reference(L) / C at each scale, from the reference's own fit. It is not reciprocal when arms swap"
-            " places, and the reference against itself scatters around 1.",
+            "curve = (A_reference / A_arm)^(1/β) from one fit of all arms with shared β: the same at every budget.",
+            "point = C_reference(L) / C at each scale, from the reference's own fit. It is not reciprocal when arms"
+            " swap places, and the reference against itself scatters around 1.",
         ),
     )
 
 
 def per_scale(result: IsoLossResult, view: StudyView) -> Table:
     """`point` speedups, one row an arm, one column a scale, seeds beside each other."""
-    sizes = [size for size in sizes_by_compute(view.runs)]
     known = {point.size for item in result.speedups for point in item.points}
-    sizes = [size for size in sizes if size in known] + sorted(known - set(sizes), key=natural_key)
+    sizes = [size for size in sizes_by_compute(view.runs) if size in known]
+    sizes += sorted(known - set(sizes), key=natural_key)
     rows, notes = [], []
     points = {item.arm: item.points for item in result.speedups}
     for arm in order_arms(points, result.reference):
@@ -208,8 +208,8 @@ def matched_compute(view: StudyView) -> Table:
     notes = []
     if len(spread):
         notes.append(
-            f"Of {len(spread)} finished runs, achieved compute is at most {100 * float(spread.max()):.2f}\u202f% off the plan"
-            f" (median {100 * float(np.median(spread)):.2f}\u202f%): tokens are rounded to whole steps."
+            f"Of {len(spread)} finished runs, achieved compute is at most {100 * float(spread.max()):.2f}\u202f% off"
+            f" the plan (median {100 * float(np.median(spread)):.2f}\u202f%): tokens are rounded to whole steps."
         )
     columns = (
         *_IDENTITY,

@@ -35,8 +35,8 @@ def alt(result: IsoLossResult) -> str:
     fitted = [fit.arm for fit in _curves(result).values()]
     return (
         f"Loss against training FLOPs on a log axis for {len(result.fits)} arms, with fitted curves for"
-        f" {', '.join(fitted) or 'none of them'}; below, the distance to the fit of {result.reference or 'the reference'}"
-        " and the residuals of each arm's fit."
+        f" {', '.join(fitted) or 'none of them'}; below, the distance to the fit of"
+        f" {result.reference or 'the reference'} and the residuals of each arm's fit."
     )
 
 
@@ -113,7 +113,9 @@ def _loss_panel(
     low, high = padded(shown, 0.12)
     for arm, fit in curves.items():
         span = _span(fit, points)
-        axes.plot(span, [fit.predict(flops) for flops in span], color=styles[arm].colour, ls=styles[arm].line)
+        axes.plot(
+            span, [fit.predict(flops) or math.nan for flops in span], color=styles[arm].colour, ls=styles[arm].line
+        )
     _scatter(axes, points, styles)
     edge_low, edge_high = low + 0.03 * (high - low), high - 0.03 * (high - low)
     for point in hollow:

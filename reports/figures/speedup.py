@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -84,7 +85,7 @@ def _others(result: IsoLossResult) -> list[Speedup]:
     return sorted((row for row in result.speedups if row.arm != result.reference), key=lambda row: natural_key(row.arm))
 
 
-def _bar(axes, low: float, high: float, height: float, colour: str, limits: tuple[float, float]) -> None:  # noqa: ANN001
+def _bar(axes: Axes, low: float, high: float, height: float, colour: str, limits: tuple[float, float]) -> None:
     left, right = limits
     inside = (max(low, left) if low > 0 else left, right if math.isinf(high) else min(high, right))
     axes.plot(inside, [height, height], color=colour, lw=2.4, alpha=0.75, solid_capstyle="butt", zorder=2)

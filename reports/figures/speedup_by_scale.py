@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ def draw(result: IsoLossResult, styles: Mapping[str, ArmStyle]) -> Figure:
         _panel(axes, rows[arm], styles[arm])
     figure.supxlabel("Training compute (FLOPs)", fontsize=10)
     figure.supylabel(f"Speedup over {plain(result.reference or '')} (×)", fontsize=10)
-    _legend(figure, rows.values())
+    _legend(figure, list(rows.values()))
     return figure
 
 
@@ -91,8 +91,7 @@ def _panel(axes: Axes, row: Speedup, style: ArmStyle) -> None:
         )
 
 
-def _legend(figure: Figure, rows) -> None:  # noqa: ANN001
-    rows = list(rows)
+def _legend(figure: Figure, rows: Sequence[Speedup]) -> None:
     handles: list[Line2D | Patch] = [Line2D([], [], color=MUTED, marker="o", ls="none")]
     labels = ["point, one run"]
     if any(point.extrapolated is not None for row in rows for point in row.points):

@@ -48,7 +48,7 @@ def alt(runs: pd.DataFrame, reference: str | None) -> str:
 
 @styled
 def draw(runs: pd.DataFrame, metrics: pd.DataFrame, styles: Mapping[str, ArmStyle], reference: str | None) -> Figure:
-    """`metrics` has the columns run_id, flops and loss, in step order within a run; runs without rows are passed over."""
+    """`metrics` has run_id, flops and loss, in step order within a run; runs without rows are passed over."""
     curves = {str(run): rows for run, rows in metrics.groupby("run_id", sort=True)}
     runs = runs[[run in curves for run in texts(runs, "run_id")]]
     sizes = sizes_by_compute(runs)
@@ -123,7 +123,7 @@ def _loss_panel(axes: Axes, group: Sequence[_Run], styles: Mapping[str, ArmStyle
 def _difference_panel(axes: Axes, group: Sequence[_Run], styles: Mapping[str, ArmStyle], reference: str | None) -> None:
     """Running mean of each run minus the reference's of the same seed, at equal compute, where both exist."""
     base = {run.seed: run for run in group if run.arm == reference}
-    axes.axhline(0, color=styles[reference].colour if reference in styles else MUTED, lw=1.3)
+    axes.axhline(0, color=styles[reference].colour if reference and reference in styles else MUTED, lw=1.3)
     shown = [0.0]
     for run in group:
         if run.arm == reference or run.seed not in base:

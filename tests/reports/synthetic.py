@@ -55,7 +55,7 @@ def write_study(
     missing=(),
     changes=None,
 ) -> Path:
-    """A study's folder with a finished run in every cell, but those listed as (arm, size) in `diverged` or `missing`."""
+    """A study's folder, a finished run in every cell but those listed as (arm, size) in `diverged` or `missing`."""
     study = root / (folder or name)
     study.mkdir(parents=True)
     grid = []
