@@ -41,11 +41,7 @@ def draw(result: IsoLossResult, styles: Mapping[str, ArmStyle]) -> Figure:
     axes.axvline(1, color=INK, lw=1.2, zorder=1)
     for height, row in enumerate(rows):
         style = styles[row.arm]
-        if row.curve is None:
-            axes.text(
-                0.5, height, "undefined", transform=axes.get_yaxis_transform(), color=MUTED, va="center", ha="center"
-            )
-        elif row.curve_interval is not None:
+        if row.curve_interval is not None:
             _bar(axes, row.curve_interval.low, row.curve_interval.high, height, style.colour, (left, right))
         if row.curve is not None:
             axes.plot(
