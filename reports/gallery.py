@@ -53,7 +53,7 @@ def _loss(view: StudyView) -> Panel:
         return Panel("loss", title, "", "", None, "No run has a loss and a compute to draw.")
     caption = (
         "Top: final loss of every run and the fit of all arms. Middle: the same less the reference's fit, where"
-        " arms can be told apart. Bottom: what the fits leave, side by side at each budget. Hollow markers took no"
+        " arms can be told apart. Bottom: what the fits leave. Points of equal budgets stand side by side there. Hollow markers took no"
         " part; one outside the range stands at the edge with its loss."
     )
     styles, runs = view.styles, view.runs

@@ -70,7 +70,7 @@ def slugs(names: Sequence[str]) -> list[str]:
     for name in names:
         clean = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-")[:60]
         twin = [other.lower() for other in names].count(name.lower()) > 1
-        if clean != name or twin:
+        if clean != name or twin or not clean:
             clean = f"{clean or 'study'}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
         found.append(clean)
     return found

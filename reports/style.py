@@ -78,7 +78,9 @@ class ArmStyle:
     @property
     def size(self) -> float:
         """Marker size in points: crosses and stars cover less of their square than discs."""
-        return 8.0 if self.marker in ("X", "P", "*", "p", "h") else 6.5
+        if self.marker in ("X", "P", "*", "p", "h"):
+            return 8.0
+        return 7.3 if self.marker in ("^", "v", "<", ">") else 6.5
 
 
 @contextmanager

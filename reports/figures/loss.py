@@ -60,8 +60,9 @@ def draw(result: IsoLossResult, runs: pd.DataFrame, styles: Mapping[str, ArmStyl
     compute = [point.flops for point in (*points, *hollow)]
     _loss_panel(panels[0], result, curves, points, hollow, styles)
     if curves:
-        _difference_panel(panels[1], result, curves, points, styles)
-        _residual_panel(panels[2], curves, points, styles, max(compute) / min(compute))
+        reach = max(compute) / min(compute)
+        _difference_panel(panels[1], result, curves, points, styles, reach)
+        _residual_panel(panels[2], curves, points, styles, reach)
     compute_axis(panels[-1], min(compute), max(compute))
     panels[-1].set_xlabel("Training compute (FLOPs)")
     arms = {point.arm for point in (*points, *hollow)}
@@ -155,13 +156,15 @@ def _difference_panel(
     curves: Mapping[str, FitResult],
     points: Sequence[_Point],
     styles: Mapping[str, ArmStyle],
+    reach: float,
 ) -> None:
     base = curves.get(result.reference or "") or next(iter(curves.values()))
     for arm, fit in curves.items():
         span = _span(fit, points)
         gap = [(fit.predict(flops) or math.nan) - (base.predict(flops) or math.nan) for flops in span]
         axes.plot(span, gap, color=styles[arm].colour, ls=styles[arm].line)
-    _scatter(axes, [_Point(p.arm, p.flops, p.loss - (base.predict(p.flops) or math.nan)) for p in points], styles)
+    gaps = [_Point(point.arm, point.flops, point.loss - (base.predict(point.flops) or math.nan)) for point in points]
+    _scatter(axes, _side_by_side(gaps, styles, reach), styles)
     axes.set_ylabel("Difference\n(" + ("bits per byte)" if result.loss == "bpb" else "nats per token)"))
     axes.set_title(f"Loss minus the fit of {plain(base.arm)}  (below 0: better at equal compute)")
 
@@ -174,14 +177,12 @@ def _residual_panel(
     reach: float,
 ) -> None:
     axes.axhline(0, color=MUTED, lw=1)
-    arms = [arm for arm in styles if arm in curves]
-    shifted = []
-    for point in points:
-        if point.arm in curves and (fitted := curves[point.arm].predict(point.flops)):
-            # Side by side within 6 % of the axis: arms of equal budgets would hide each other.
-            shift = reach ** (0.06 * ((arms.index(point.arm) + 0.5) / len(arms) - 0.5))
-            shifted.append(_Point(point.arm, point.flops * shift, 100 * math.log(point.loss / fitted)))
-    _scatter(axes, shifted, styles)
+    left = [
+        _Point(point.arm, point.flops, 100 * math.log(point.loss / fitted))
+        for point in points
+        if point.arm in curves and (fitted := curves[point.arm].predict(point.flops))
+    ]
+    _scatter(axes, _side_by_side(left, styles, reach), styles)
     axes.set_ylabel("Residual\n(% of the loss)")
     axes.set_title("Residuals of the fits drawn above")
 
@@ -190,6 +191,15 @@ def _span(fit: FitResult, points: Sequence[_Point]) -> np.ndarray:
     """Where a curve is drawn: over the compute that it was fitted on."""
     flops = [point.flops for point in points if point.arm == fit.arm] or list(fit.flops_range or (1.0, 1.0))
     return np.geomspace(min(flops), max(flops), 200)
+
+
+def _side_by_side(points: Sequence[_Point], styles: Mapping[str, ArmStyle], reach: float) -> list[_Point]:
+    """The points moved apart by arm within 4 % of an axis of `reach` (its end over its start): equal budgets would
+    hide each other."""
+    present = {point.arm for point in points}
+    arms = [arm for arm in styles if arm in present]
+    shifts = {arm: reach ** (0.04 * ((place + 0.5) / len(arms) - 0.5)) for place, arm in enumerate(arms)}
+    return [_Point(point.arm, point.flops * shifts[point.arm], point.loss) for point in points]
 
 
 def _scatter(axes: Axes, points: Sequence[_Point], styles: Mapping[str, ArmStyle]) -> None:
