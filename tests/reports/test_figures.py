@@ -77,7 +77,11 @@ def test_nothing_overlaps_in_the_usual_study(iso, runs, view):
     [
         (("vanilla",), ("d32", "d48", "d64", "d96"), (0,)),
         (("vanilla", "mhar heads=4"), ("d32",), (0,)),
-        (("vanilla", *(f"mhar blocks=4 heads={n} temperature=1" for n in (1, 2, 4, 8, 16, 32))), ("d32", "d96"), (0, 1)),
+        (
+            ("vanilla", *(f"mhar blocks=4 heads={n} temperature=1" for n in (1, 2, 4, 8, 16, 32))),
+            ("d32", "d96"),
+            (0, 1),
+        ),
         (("vanilla", *(f"mhar heads={n}" for n in range(1, 12))), ("d32", "d48", "d64"), (0,)),
     ],
     ids=["one arm", "one size", "long names and seeds", "twelve arms"],

@@ -135,7 +135,7 @@ def test_worse_than_the_reference_reads_as_worse(view, runs):
 
 
 def test_hostile_names_are_text(view, runs):
-    bad = '<script>alert(1)</script>"\'&{{7*7}}'
+    bad = "<script>alert(1)</script>\"'&{{7*7}}"
     renamed = runs.copy()
     renamed["arm"] = renamed["arm"].replace({"mhar heads=4": bad})
     renamed["size"] = renamed["size"].replace({"d32": "<b>$x$</b>"})
