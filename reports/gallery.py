@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from fitting.result import UCurveResult
 from reports import sentences
 from reports.figures import loss, speedup, speedup_by_scale, training, u_curve
-from reports.view import StudyView, floats, texts
+from reports.view import StudyView, texts
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def _speedup(view: StudyView) -> Panel:
     title = "Iso-loss compute speedup"
     iso = view.iso
     if iso is None or not any(row.curve is not None for row in iso.speedups if row.arm != iso.reference):
-        why = view.iso_error or (iso.joint_status if iso else "no fit")
+        why = view.no_fit
         return Panel("speedup", title, "", "", None, f"No speedup can be drawn: {why}")
     caption = (
         f"How much less training compute than {iso.reference} an arm needs for the same loss. E policy: {iso.E_policy};"
@@ -48,13 +48,13 @@ def _loss(view: StudyView) -> Panel:
     title = "Loss against training compute"
     iso = view.iso
     if iso is None:
-        return Panel("loss", title, "", "", None, f"No fit to draw: {view.iso_error}")
+        return Panel("loss", title, "", "", None, f"No fit to draw: {view.no_fit}")
     if not loss.has_points(iso, view.runs):
         return Panel("loss", title, "", "", None, "No run has a loss and a compute to draw.")
     caption = (
-        "Top: final loss of every run and the fit of all arms. Middle: the same less the reference's fit, where"
-        " arms can be told apart. Bottom: what the fits leave. Points of equal budgets stand side by side there. Hollow markers took no"
-        " part; one outside the range stands at the edge with its loss."
+        "Top: final loss of every run and the fits. Middle: the same less the reference's fit, where arms can be told"
+        " apart. Bottom: what the fits leave. Points of equal budgets stand side by side there. Hollow markers took no"
+        " part in a fit; one outside the range stands at the edge with its loss."
     )
     styles, runs = view.styles, view.runs
     return Panel("loss", title, caption, loss.alt(iso), lambda: loss.draw(iso, runs, styles))
@@ -64,11 +64,11 @@ def _by_scale(view: StudyView) -> Panel:
     title = "Speedup at each scale"
     iso = view.iso
     if iso is None or not any(row.points for row in iso.speedups):
-        why = view.iso_error or "no arm has a point that compares with a reference."
+        why = view.no_fit
         return Panel("speedup-by-scale", title, "", "", None, f"No speedup per scale: {why}")
     caption = (
-        f"point = C of {iso.reference} at the arm's loss over the arm's own C, one marker a run. The reference's own"
-        " panel shows how far single points scatter. At or below the reference's E a point is undefined."
+        f"point = compute at which the own fit of {iso.reference} reaches the arm's loss, over the compute that the arm"
+        " took; one marker a scale. Where the loss is at or below the reference's E there is no such compute."
     )
     styles = view.styles
     return Panel(
@@ -96,16 +96,13 @@ def _u_curve(result: UCurveResult, name: str) -> Panel:
 
 def _training(view: StudyView) -> Panel:
     title = "Training curves"
-    metrics = view.metrics
-    if metrics is None:
+    if view.curves is None:
         return Panel(
             "training", title, "", "", None, "A table has final losses only: training curves need run folders."
         )
-    grid = view.grid
-    known = set(texts(metrics, "run_id")) if len(metrics) else set()
-    grid = grid[[run in known for run in texts(grid, "run_id")]]
-    rows = metrics[metrics["run_id"].isin(texts(grid, "run_id"))] if len(grid) else metrics
-    if not len(grid) or not (floats(rows, "flops") > 0).any():
+    curves = view.curves
+    grid = view.grid[[training.drawable(curves.get(run)) for run in texts(view.grid, "run_id")]]
+    if not len(grid):
         return Panel("training", title, "", "", None, "No run has logged a step yet.")
     reference = view.reference if view.reference in set(texts(grid, "arm")) else None
     caption = "Training loss of every run against the FLOPs spent so far; the first 2 % lie left of the axis." + (
@@ -113,5 +110,9 @@ def _training(view: StudyView) -> Panel:
     )
     styles = view.styles
     return Panel(
-        "training", title, caption, training.alt(grid, reference), lambda: training.draw(grid, rows, styles, reference)
+        "training",
+        title,
+        caption,
+        training.alt(grid, reference),
+        lambda: training.draw(grid, curves, styles, reference),
     )

@@ -85,8 +85,7 @@ def _section(view: StudyView, anchor: str) -> tuple[Section, dict[str, bytes]]:
         shown.append(_shown(view, panel, rendered, anchor))
     headline = sentences.headline(view.iso) if view.iso and view.iso.speedups else []
     if not headline:
-        reason = view.iso_error or (view.iso.joint_status if view.iso else "")
-        headline = [f"No speedup can be given: {reason}"]
+        headline = [f"No speedup can be given: {view.no_fit}"]
     section = Section(
         view=view,
         anchor=anchor,
@@ -150,9 +149,9 @@ def _closing(view: StudyView) -> list[tuple[str, tuple[Table, ...], str]]:
             ),
         ]
     excluded = view.iso.excluded if view.iso else ()
-    nothing = "No run was left out." if view.iso else f"There is no fit: {view.iso_error}"
+    nothing = "No run was left out." if view.iso else f"There is no fit: {view.no_fit}"
     found.append(
-        ("Left out of the fits", (tables.exclusions(excluded),) if excluded else (), "" if excluded else nothing)
+        ("Left out of the fits", (tables.exclusions(excluded, view),) if excluded else (), "" if excluded else nothing)
     )
     return found
 

@@ -43,7 +43,7 @@ def facts(view: StudyView) -> list[Fact]:
             *(
                 Fact(f"Fit setting: {name}", (_setting(value),))
                 for name, value in sorted(iso.settings.items())
-                if value is not None
+                if name != "objective" and value not in (None, "")
             ),
         ]
     commits = [

@@ -62,8 +62,8 @@ def iso_loss(result: IsoLossResult) -> Table:
         tuple(rows),
         (
             "curve = (A_reference / A_arm)^(1/β) from one fit of all arms with shared β: the same at every budget.",
-            "point = C_reference(L) / C at each scale, from the reference's own fit. It is not reciprocal when arms"
-            " swap places, and the reference against itself scatters around 1.",
+            "point = C_reference(L) / C at each scale, from the reference's own fit, as published tables do. It is not"
+            " reciprocal when two arms swap places, and each point carries the noise of its own run.",
         ),
     )
 
@@ -158,7 +158,7 @@ def basins(result: UCurveResult) -> Table:
     )
 
 
-def exclusions(items: Sequence[Exclusion]) -> Table:
+def exclusions(items: Sequence[Exclusion], view: StudyView) -> Table:
     """Every run that no fit used, with the reason."""
     ordered = sorted(items, key=lambda item: (natural_key(item.arm), natural_key(item.size), item.seed or 0, item.run))
     return Table(
@@ -175,7 +175,7 @@ def exclusions(items: Sequence[Exclusion]) -> Table:
                 MISSING if item.seed is None else str(item.seed),
                 numbers.flops(item.flops),
                 numbers.fixed(item.loss, 4),
-                item.reason,
+                view.relative(item.reason),
             )
             for item in ordered
         ),
@@ -290,7 +290,12 @@ def missing(view: StudyView) -> Table:
     grid = view.grid
     states, reasons = texts(grid, "state"), texts(grid, "reason")
     rows = [
-        (*cells, states[place], reasons[place] or _STATE_MEANS.get(states[place], ""), texts(grid, "run_id")[place])
+        (
+            *cells,
+            states[place],
+            view.relative(reasons[place]) or _STATE_MEANS.get(states[place], ""),
+            texts(grid, "run_id")[place],
+        )
         for place, cells in _identified(view)
         if states[place] != "done"
     ]
@@ -343,7 +348,10 @@ def _span(fit: FitResult, name: str) -> str:
 
 
 def _point(point: PointSpeedup) -> str:
-    return "undefined" if point.value is None else numbers.ratio(point.value) + ("*" if point.extrapolated else "")
+    if point.value is None:
+        return "undefined"
+    doubt = f" {numbers.interval(point.interval)}" if point.interval else ""
+    return numbers.ratio(point.value) + ("*" if point.extrapolated else "") + doubt
 
 
 def _seed(point: PointSpeedup) -> str:

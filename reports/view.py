@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,6 @@ from numpy.typing import NDArray
 from fitting.result import IsoLossResult, UCurveResult
 from reports.style import ArmStyle, arm_styles, natural_key
 
-LOSS_COLUMNS = {"val": "loss", "train_tail": "train_tail", "bpb": "bpb"}
 LOSS_LABELS = {
     "val": "Validation loss (nats per token)",
     "train_tail": "Training loss at the end (nats per token)",
@@ -24,21 +24,28 @@ LOSS_LABELS = {
 @dataclass(frozen=True)
 class StudyView:
     """One section of the page. `runs` has the columns of `sweeps.schema.RUN_COLUMNS`, or the few that a foreign table
-    had; `metrics` is None for a table. Where there is no fit, `iso` is None and `iso_error` is the sentence why."""
+    had; `curves` holds step, flops and loss of each run by run id and is None for a table. Where there is no fit, `iso` is None and `iso_error` is the sentence why."""
 
     name: str
     runs: pd.DataFrame
-    metrics: pd.DataFrame | None = None
+    curves: Mapping[str, pd.DataFrame] | None = None
     iso: IsoLossResult | None = None
     iso_error: str = ""
     u_curves: tuple[UCurveResult, ...] = ()
     u_error: str = ""
     study: Mapping[str, Any] = field(default_factory=dict)
+    roots: tuple[str, ...] = ()
 
     @property
     def foreign(self) -> bool:
         """Whether this is a table from elsewhere, without run folders."""
-        return self.metrics is None
+        return self.curves is None
+
+    @property
+    def no_fit(self) -> str:
+        """Why there are no speedups, as a sentence; meaningful only where there are none."""
+        reason = self.iso_error if self.iso is None else self.iso.failure or self.iso.joint_status
+        return self.relative(reason)
 
     @property
     def reference(self) -> str | None:
@@ -60,6 +67,12 @@ class StudyView:
         """Ids of the runs that at least one fit used."""
         fits = (*self.iso.fits, *self.iso.joint) if self.iso else ()
         return frozenset(run for fit in fits for run in fit.run_ids)
+
+    def relative(self, text: str) -> str:
+        """`text` with paths told from the folder that was given, so that a copied study gives the same page."""
+        for root in sorted(self.roots, key=len, reverse=True):
+            text = text.replace(root.rstrip(os.sep) + os.sep, "")
+        return text
 
 
 def floats(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:

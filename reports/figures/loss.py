@@ -16,11 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from fitting.gate import LOSSES
 from fitting.result import FitResult, IsoLossResult
 from reports.axes import compute_axis, padded
 from reports.numbers import finite
 from reports.style import MUTED, WIDTH_IN, ArmStyle, plain, styled
-from reports.view import LOSS_COLUMNS, LOSS_LABELS, floats, texts
+from reports.view import LOSS_LABELS, floats, texts
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def _fitted_points(result: IsoLossResult, runs: pd.DataFrame) -> list[_Point]:
         texts(runs, "run_id"),
         texts(runs, "arm"),
         floats(runs, "flops"),
-        floats(runs, LOSS_COLUMNS[result.loss]),
+        floats(runs, LOSSES[result.loss]),
         strict=True,
     )
     arms = {fit.arm for fit in result.fits}
@@ -98,7 +99,7 @@ def _excluded_points(result: IsoLossResult) -> list[_Point]:
     return [
         _Point(item.arm, item.flops, math.nan if item.loss is None else item.loss)
         for item in result.excluded
-        if item.flops is not None and finite(item.flops) and item.flops > 0
+        if item.arm and item.flops is not None and finite(item.flops) and item.flops > 0
     ]
 
 

@@ -30,7 +30,7 @@ def alt(result: IsoLossResult) -> str:
 
 @styled
 def draw(result: IsoLossResult, styles: Mapping[str, ArmStyle]) -> Figure:
-    """The reference's own panel comes first: what it scatters around 1 is the noise of a single point."""
+    """All panels share their axes. Intervals that leave the panel are cut at its edge."""
     rows = {row.arm: row for row in result.speedups if row.points}
     arms = order_arms(rows, result.reference)
     figure, panels = panel_grid(len(arms), columns=3, panel_height=2.35, sharex=True, sharey=True, extra_height=0.8)
@@ -38,10 +38,12 @@ def draw(result: IsoLossResult, styles: Mapping[str, ArmStyle]) -> Figure:
     values = [point.value for row in rows.values() for point in row.points if finite(point.value)]
     values += [row.curve for row in rows.values() if finite(row.curve)]
     low, high = min([*values, 1.0]), max([*values, 1.0])
-    for row in rows.values():
-        if row.curve_interval is not None:
-            low = min(low, max(row.curve_interval.low, low / _FAR))
-            high = max(high, min(row.curve_interval.high, high * _FAR))
+    spreads = [row.curve_interval for row in rows.values()]
+    spreads += [point.interval for row in rows.values() for point in row.points]
+    floor, ceiling = low / _FAR, high * _FAR
+    for spread in spreads:
+        if spread is not None:
+            low, high = min(low, max(spread.low, floor)), max(high, min(spread.high, ceiling))
     for axes, arm in zip(panels, arms, strict=True):
         ratio_axis(axes, low, high, labels=6)
         compute_axis(axes, min(compute), max(compute), labels=4 if len(arms) > 2 else 6)
@@ -63,6 +65,9 @@ def _panel(axes: Axes, row: Speedup, style: ArmStyle) -> None:
             axes.axhspan(*ends, color=style.colour, alpha=0.14, lw=0, zorder=0)
     for point in row.points:
         if point.value is not None:
+            if point.interval is not None:
+                ends = [max(point.interval.low, bottom), min(point.interval.high, top)]
+                axes.plot([point.flops] * 2, ends, color=style.colour, lw=1.3, alpha=0.8, zorder=2)
             beyond = point.extrapolated is not None
             face = "white" if beyond else style.colour
             edge = style.colour if beyond else "white"
@@ -93,10 +98,13 @@ def _panel(axes: Axes, row: Speedup, style: ArmStyle) -> None:
 
 def _legend(figure: Figure, rows: Sequence[Speedup]) -> None:
     handles: list[Line2D | Patch] = [Line2D([], [], color=MUTED, marker="o", ls="none")]
-    labels = ["point, one run"]
+    labels = ["point, one scale"]
     if any(point.extrapolated is not None for row in rows for point in row.points):
         handles.append(Line2D([], [], marker="o", ls="none", mfc="white", mec=MUTED, mew=1.4))
         labels.append("beyond the reference's range")
+    if any(point.interval is not None for row in rows for point in row.points):
+        handles[0] = Line2D([], [], color=MUTED, marker="o", ls="-", lw=1.3)
+        labels[0] += " with its interval"
     if any(row.curve is not None for row in rows):
         handles.append(Line2D([], [], color=MUTED, ls="--"))
         labels.append("curve, all scales")

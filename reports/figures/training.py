@@ -46,11 +46,17 @@ def alt(runs: pd.DataFrame, reference: str | None) -> str:
     return f"Training loss against training FLOPs of {len(runs)} runs, one panel a size{below}."
 
 
+def drawable(curve: pd.DataFrame | None) -> bool:
+    """Whether a run has logged at least one finite loss."""
+    return curve is not None and bool((np.isfinite(curve["flops"]) & np.isfinite(curve["loss"])).any())
+
+
 @styled
-def draw(runs: pd.DataFrame, metrics: pd.DataFrame, styles: Mapping[str, ArmStyle], reference: str | None) -> Figure:
-    """`metrics` has run_id, flops and loss, in step order within a run; runs without rows are passed over."""
-    curves = {str(run): rows for run, rows in metrics.groupby("run_id", sort=True)}
-    runs = runs[[run in curves for run in texts(runs, "run_id")]]
+def draw(
+    runs: pd.DataFrame, curves: Mapping[str, pd.DataFrame], styles: Mapping[str, ArmStyle], reference: str | None
+) -> Figure:
+    """`curves` has flops and loss in step order by run id; runs without a drawable one are passed over."""
+    runs = runs[[drawable(curves.get(run)) for run in texts(runs, "run_id")]]
     sizes = sizes_by_compute(runs)
     limit = max(100, min(LIMIT, _TOTAL // len(runs)))
     groups = [_curves_of(runs[[name == size for name in texts(runs, "size")]], curves) for size in sizes]
@@ -98,8 +104,6 @@ def _curves_of(chosen: pd.DataFrame, curves: Mapping[str, pd.DataFrame]) -> list
         flops = curves[run]["flops"].to_numpy(np.float64)
         loss = curves[run]["loss"].to_numpy(np.float64)
         finite = np.isfinite(flops) & np.isfinite(loss)
-        if not finite.any():
-            continue
         flops, loss = flops[finite], loss[finite]
         settled = state == "done" or "done" not in states
         found.append(_Run(arm, seed, settled, flops, loss, running_mean(loss, half)))

@@ -2,8 +2,9 @@
 
 import pytest
 
+from reports.collect import training_curves
 from reports.view import StudyView
-from sweeps.schema import load_metrics, load_runs, load_studies
+from sweeps.schema import load_runs, load_studies
 from tests.reports.synthetic import iso_result, run_id_of, u_result, write_study
 
 
@@ -36,4 +37,4 @@ def iso(runs, excluded):
 
 @pytest.fixture(scope="session")
 def view(root, runs, iso):
-    return StudyView("demo", runs, load_metrics(root), iso, u_curves=(u_result(),), study=load_studies(root)["demo"])
+    return StudyView("demo", runs, training_curves(runs), iso, u_curves=(u_result(),), study=load_studies(root)["demo"])

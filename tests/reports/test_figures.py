@@ -10,9 +10,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from fitting.result import Interval, UCurve, UCurveCell
+from reports.collect import training_curves
 from reports.figures import loss, speedup, speedup_by_scale, training, u_curve
 from reports.style import arm_styles, house_style
-from sweeps.schema import load_metrics, load_runs
+from sweeps.schema import load_runs
 from tests.reports.synthetic import iso_result, law, run_id_of, u_result, write_study
 
 
@@ -56,7 +57,7 @@ def assert_readable(figure):
         assert min(across, down) < 1.5, f"{first!r} overlaps {second!r} by {across:.0f} x {down:.0f} pixels"
 
 
-def drawings(iso, runs, metrics, us):
+def drawings(iso, runs, curves, us):
     styles = arm_styles(runs["arm"], iso.reference)
     yield "loss", loss.draw(iso, runs, styles)
     if any(row.arm != iso.reference for row in iso.speedups):
@@ -64,11 +65,11 @@ def drawings(iso, runs, metrics, us):
         yield "by scale", speedup_by_scale.draw(iso, styles)
     for result in us:
         yield "u-curve", u_curve.draw(result)
-    yield "training", training.draw(runs, metrics, styles, iso.reference)
+    yield "training", training.draw(runs, curves, styles, iso.reference)
 
 
 def test_nothing_overlaps_in_the_usual_study(iso, runs, view):
-    for _, figure in drawings(iso, runs[runs["step"] > 0], view.metrics, view.u_curves):
+    for _, figure in drawings(iso, runs[runs["step"] > 0], view.curves, view.u_curves):
         assert_readable(figure)
 
 
@@ -89,7 +90,7 @@ def test_nothing_overlaps_in_the_usual_study(iso, runs, view):
 def test_nothing_overlaps_in_unusual_studies(tmp_path, arms, sizes, seeds):
     write_study(tmp_path, arms=arms, sizes=sizes, seeds=seeds, steps=12)
     runs = load_runs(tmp_path)
-    for _, figure in drawings(iso_result(runs), runs, load_metrics(tmp_path), ()):
+    for _, figure in drawings(iso_result(runs), runs, training_curves(runs), ()):
         assert_readable(figure)
 
 
@@ -168,8 +169,8 @@ def test_training_curves_are_thinned_and_their_means_do_not_lag():
 
 
 def test_a_run_without_a_finite_loss_does_not_break_the_training_figure(view, runs):
-    metrics = view.metrics.copy()
+    curves = dict(view.curves)
     victim = run_id_of(runs, "mhar heads=2", "d32")
-    metrics.loc[metrics["run_id"] == victim, "loss"] = np.nan
+    curves[victim] = curves[victim].assign(loss=np.nan)
     started = runs[runs["step"] > 0]
-    assert_readable(training.draw(started, metrics, arm_styles(runs["arm"], "vanilla"), "vanilla"))
+    assert_readable(training.draw(started, curves, arm_styles(runs["arm"], "vanilla"), "vanilla"))

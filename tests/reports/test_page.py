@@ -140,7 +140,7 @@ def test_hostile_names_are_text(view, runs):
     renamed["arm"] = renamed["arm"].replace({"mhar heads=4": bad})
     renamed["size"] = renamed["size"].replace({"d32": "<b>$x$</b>"})
     iso = iso_result(renamed[renamed["state"] == "done"])
-    hostile = StudyView(bad, renamed, view.metrics, iso, study=view.study)
+    hostile = StudyView(bad, renamed, view.curves, iso, study=view.study)
     files = page.build([hostile])
     read = Reader(files["index.html"].decode())
     assert read.all("script") == read.all("b") == []
@@ -185,8 +185,7 @@ def test_one_arm_is_fitted_without_speedups(view, runs):
     iso = IsoLossResult(
         *("demo", None, "val", "shared", "shared", (fit,), (), "one arm: nothing to compare with.", (), (), (), {})
     )
-    metrics = view.metrics[view.metrics["run_id"].isin(only["run_id"])]
-    files = page.build([StudyView("demo", only, metrics, iso)])
+    files = page.build([StudyView("demo", only, view.curves, iso)])
     assert "demo/loss.svg" in files
     assert "demo/speedup.svg" not in files
     assert "nothing to compare with" in Reader(files["index.html"].decode()).text
