@@ -288,14 +288,9 @@ def coverage(view: StudyView) -> Table:
 def missing(view: StudyView) -> Table:
     """The cells of the grid that are not finished, with their state and why."""
     grid = view.grid
-    states, reasons = texts(grid, "state"), texts(grid, "reason")
+    states, reasons, ids = texts(grid, "state"), texts(grid, "reason"), texts(grid, "run_id")
     rows = [
-        (
-            *cells,
-            states[place],
-            view.relative(reasons[place]) or _STATE_MEANS.get(states[place], ""),
-            texts(grid, "run_id")[place],
-        )
+        (*cells, states[place], view.relative(reasons[place]) or _STATE_MEANS.get(states[place], ""), ids[place])
         for place, cells in _identified(view)
         if states[place] != "done"
     ]

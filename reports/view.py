@@ -23,8 +23,11 @@ LOSS_LABELS = {
 
 @dataclass(frozen=True)
 class StudyView:
-    """One section of the page. `runs` has the columns of `sweeps.schema.RUN_COLUMNS`, or the few that a foreign table
-    had; `curves` holds step, flops and loss of each run by run id and is None for a table. Where there is no fit, `iso` is None and `iso_error` is the sentence why."""
+    """One section of the page.
+
+    `runs` has the columns of `sweeps.schema.RUN_COLUMNS`; `curves` holds step, flops and loss of each run by run id, and
+    is None for a table from elsewhere. Where there is no fit, `iso` is None and `iso_error` is the sentence why.
+    """
 
     name: str
     runs: pd.DataFrame
@@ -71,7 +74,8 @@ class StudyView:
     def relative(self, text: str) -> str:
         """`text` with paths told from the folder that was given, so that a copied study gives the same page."""
         for root in sorted(self.roots, key=len, reverse=True):
-            text = text.replace(root.rstrip(os.sep) + os.sep, "")
+            root = root.rstrip(os.sep)
+            text = text.replace(root + os.sep, "").removeprefix(root + ": ")
         return text
 
 

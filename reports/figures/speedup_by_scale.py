@@ -66,8 +66,8 @@ def _panel(axes: Axes, row: Speedup, style: ArmStyle) -> None:
     for point in row.points:
         if point.value is not None:
             if point.interval is not None:
-                ends = [max(point.interval.low, bottom), min(point.interval.high, top)]
-                axes.plot([point.flops] * 2, ends, color=style.colour, lw=1.3, alpha=0.8, zorder=2)
+                bar = [max(point.interval.low, bottom), min(point.interval.high, top)]
+                axes.plot([point.flops] * 2, bar, color=style.colour, lw=1.3, alpha=0.8, zorder=2)
             beyond = point.extrapolated is not None
             face = "white" if beyond else style.colour
             edge = style.colour if beyond else "white"

@@ -45,7 +45,7 @@ def test_a_write_that_fails_leaves_the_earlier_file_and_no_rest(tmp_path, monkey
 @pytest.mark.parametrize("text", ["{", "[]", '{"tool": "isoloss"}'])
 def test_a_manifest_that_is_none_is_one_line(tmp_path, text):
     (tmp_path / MANIFEST).write_text(text)
-    with pytest.raises(InputError, match="manifest.json is no report's manifest") as caught:
+    with pytest.raises(InputError, match=r"manifest\.json is no report's manifest") as caught:
         write_report(tmp_path, {"index.html": b""})
     assert "\n" not in str(caught.value)
 
