@@ -37,8 +37,9 @@ def _speedup(view: StudyView) -> Panel:
         why = view.no_fit
         return Panel("speedup", title, "", "", None, f"No speedup can be drawn: {why}")
     caption = (
-        f"How much less training compute than {iso.reference} an arm needs for the same loss. E policy: {iso.E_policy};"
-        f" β: {iso.beta_policy}; objective: {iso.joint[0].objective if iso.joint else 'see the fits'}."
+        f"How much less training compute than {iso.reference} an arm needs for the same loss. E"
+        f" {sentences.policy(iso.E_policy)}; β {sentences.policy(iso.beta_policy)}; objective:"
+        f" {iso.joint[0].objective if iso.joint else 'see the fits'}."
     )
     styles = view.styles
     return Panel("speedup", title, caption, speedup.alt(iso), lambda: speedup.draw(iso, styles))

@@ -32,8 +32,8 @@ def significant(value: Any, digits: int = 6) -> str:
 
 
 def flops(value: Any) -> str:
-    """Training FLOPs, four significant figures: 1.234e15."""
-    return f"{value:.3e}".replace("e+", "e").replace("e0", "e") if finite(value) else MISSING
+    """Training FLOPs, four significant figures: 1.234e15; none spent reads as missing."""
+    return f"{value:.3e}".replace("e+", "e").replace("e0", "e") if finite(value) and value > 0 else MISSING
 
 
 def count(value: Any) -> str:

@@ -42,6 +42,8 @@ def _manifest(listed: Mapping[str, str]) -> bytes:
 
 
 def _earlier(folder: Path) -> dict[str, str]:
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file: give a folder with --out")
     try:
         content = json.loads((folder / MANIFEST).read_bytes())
         if content.get("tool") != "isoloss":

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from reports import numbers
-from reports.view import StudyView, floats, texts
+from reports import numbers, sentences
+from reports.view import LOSS_LABELS, StudyView, floats, texts
 
 CONVENTIONS = {
     "v1": "v1: training = 3 × forward; a multiply-add is 2 FLOPs; the head is counted, the embedding lookup is not;"
@@ -36,12 +36,12 @@ def facts(view: StudyView) -> list[Fact]:
     if view.iso is not None:
         iso = view.iso
         found += [
-            Fact("E policy", (iso.E_policy,)),
-            Fact("β policy", (iso.beta_policy,)),
-            Fact("Fitted loss", (iso.loss,)),
+            Fact("E policy", (sentences.policy(iso.E_policy),)),
+            Fact("β policy", (sentences.policy(iso.beta_policy),)),
+            Fact("Fitted loss", (LOSS_LABELS[iso.loss],)),
             Fact("Objective", _distinct([fit.objective for fit in (*iso.joint, *iso.fits)])),
             *(
-                Fact(f"Fit setting: {name}", (_setting(value),))
+                Fact(f"Fit: {name.replace('_', ' ')}", (_setting(value),))
                 for name, value in sorted(iso.settings.items())
                 if name != "objective" and value not in (None, "")
             ),
@@ -75,7 +75,7 @@ def facts(view: StudyView) -> list[Fact]:
 def warnings(view: StudyView) -> list[str]:
     """Sentences for what may bend the numbers: mixed code, uncommitted changes, runs that never made it."""
     frame = view.runs[_used(view)]
-    found = list(view.iso.notes) if view.iso else []
+    found = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in view.iso.notes] if view.iso else []
     commits = _distinct(texts(frame, "commit"))
     if len(commits) > 1:
         short = ", ".join(commit[:12] for commit in commits)

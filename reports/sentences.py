@@ -12,6 +12,11 @@ DEMO = (
 )
 
 
+def policy(value: str) -> str:
+    """An E or beta policy in words: shared, free or a given number."""
+    return {"shared": "shared by all arms", "free": "free for each arm"}.get(value, f"given as {value}")
+
+
 def headline(result: IsoLossResult) -> list[str]:
     """One sentence of sum, then one an arm."""
     rows = {row.arm: row for row in result.speedups if row.arm != result.reference}
@@ -48,7 +53,7 @@ def verdict(row: Speedup) -> str:
 
 def _arm(row: Speedup) -> str:
     if row.curve is None:
-        return f"{row.arm}: no speedup, {row.curve_status}"
+        return f"{row.arm}: no speedup, because {row.curve_status.removeprefix('undefined: ')}."
     spread = row.curve_interval
     doubt = (
         f"{numbers.interval(spread)} at {100 * spread.level:.0f}\u202f%"

@@ -29,41 +29,36 @@ class Table:
 def iso_loss(result: IsoLossResult) -> Table:
     """The two named speedups of every arm."""
     freedom = {fit.arm: fit.degrees_of_freedom for fit in result.joint if fit.ok}
-    rows = []
     rank = {
         arm: place for place, arm in enumerate(order_arms((item.arm for item in result.speedups), result.reference))
     }
-    for item in sorted(result.speedups, key=lambda item: rank[item.arm]):
-        spread = item.curve_interval
-        rows.append(
-            (
-                item.arm + (" (reference)" if item.arm == result.reference else ""),
-                numbers.ratio(item.curve),
-                numbers.interval(spread),
-                f"{100 * spread.level:.0f}\u202f%, {spread.method}" if spread else MISSING,
-                str(freedom[item.arm]) if item.arm in freedom else MISSING,
-                numbers.ratio(item.point_geometric),
-                numbers.ratio(item.point_arithmetic),
-                _both(item.curve_status, item.point_status),
-            )
+    ordered = sorted(result.speedups, key=lambda item: rank[item.arm])
+    rows = [
+        (
+            item.arm,
+            numbers.ratio(item.curve),
+            numbers.interval(item.curve_interval),
+            f"{100 * item.curve_interval.level:.0f}\u202f%" if item.curve_interval else MISSING,
+            str(freedom[item.arm]) if item.arm in freedom else MISSING,
+            numbers.ratio(item.point_geometric),
+            numbers.ratio(item.point_arithmetic),
         )
+        for item in ordered
+    ]
     return Table(
         f"Iso-loss compute speedup over {result.reference}: above 1 less compute for the same loss, below 1 worse",
         (
-            ("Arm", False),
-            ("curve", True),
-            ("interval", True),
-            ("level and method", False),
-            ("deg. of freedom", True),
-            ("point, geometric mean", True),
-            ("point, arithmetic mean", True),
-            ("status", False),
+            *(("Arm", False), ("curve", True), ("interval", True), ("level", True), ("deg. of freedom", True)),
+            *(("point, geometric mean", True), ("point, arithmetic mean", True)),
         ),
         tuple(rows),
         (
-            "curve = (A_reference / A_arm)^(1/β) from one fit of all arms with shared β: the same at every budget.",
+            "curve = (A_reference / A_arm)^(1/β) from one fit of all arms with shared β and E: the same at every"
+            " budget. With separate ones it depends on the loss, and the geometric mean over the budgets is given.",
             "point = C_reference(L) / C at each scale, from the reference's own fit, as published tables do. It is not"
             " reciprocal when two arms swap places, and each point carries the noise of its own run.",
+            *_grouped([(item.arm, f"curve: {item.curve_status}") for item in ordered]),
+            *_grouped([(item.arm, f"point: {item.point_status}") for item in ordered]),
         ),
     )
 
@@ -117,10 +112,7 @@ def fits(group: Sequence[FitResult], reference: str | None, caption: str) -> Tab
         )
         for fit in group
     ]
-    by_status: dict[str, list[str]] = {}
-    for fit in group:
-        by_status.setdefault(fit.status, []).append(fit.arm)
-    notes = tuple(f"{'; '.join(arms) if len(by_status) > 1 else 'All'}: {status}" for status, arms in by_status.items())
+    notes = _grouped([(fit.arm, fit.status) for fit in group])
     columns = (
         *(("Arm", False), ("A", True), ("β", True), ("β interval", True), ("E", True), ("E interval", True)),
         *(("runs", True), ("deg. of freedom", True), ("starts at the optimum", True), ("objective", True)),
@@ -162,7 +154,7 @@ def exclusions(items: Sequence[Exclusion], view: StudyView) -> Table:
     """Every run that no fit used, with the reason."""
     ordered = sorted(items, key=lambda item: (natural_key(item.arm), natural_key(item.size), item.seed or 0, item.run))
     return Table(
-        f"Left out of the fits ({len(ordered)})",
+        f"{len(ordered)} of the runs took no part in a fit",
         (
             *(("Run", False), ("Arm", False), ("Size", False), ("Seed", True), ("FLOPs", True), ("Loss", True)),
             ("Reason", False),
@@ -267,7 +259,7 @@ def runs(view: StudyView) -> Table:
         *(("device seconds", True), ("tokens/s", True), ("peak MiB", True), ("kernels", False), ("device", False)),
         ("run", False),
     )
-    return _without_empty(Table(f"Runs ({len(rows)})", columns, tuple(rows)))
+    return _without_empty(Table(f"{len(rows)} runs: results and cost", columns, tuple(rows)))
 
 
 def coverage(view: StudyView) -> Table:
@@ -295,7 +287,7 @@ def missing(view: StudyView) -> Table:
         if states[place] != "done"
     ]
     columns = (*_IDENTITY, ("state", False), ("why", False), ("run", False))
-    return Table(f"Cells of the grid that are not finished ({len(rows)})", columns, tuple(rows))
+    return Table(f"{len(rows)} cells of the grid are not finished", columns, tuple(rows))
 
 
 _IDENTITY = (("Arm", False), ("Size", False), ("Seed", True))
@@ -332,6 +324,16 @@ def _without_empty(table: Table) -> Table:
 
 def _both(first: str, second: str) -> str:
     return " ".join(dict.fromkeys(part for part in (first, second) if part))
+
+
+def _grouped(statuses: Sequence[tuple[str, str]]) -> tuple[str, ...]:
+    """One sentence for each different status of (arm, status), with the arms that it holds for."""
+    by_status: dict[str, list[str]] = {}
+    for arm, status in statuses:
+        by_status.setdefault(status, []).append(arm)
+    if len(by_status) == 1 and len(statuses) > 1:
+        return (f"All arms: {statuses[0][1]}.",)
+    return tuple(f"{'; '.join(arms)}: {status}." for status, arms in by_status.items())
 
 
 def _span(fit: FitResult, name: str) -> str:

@@ -25,8 +25,8 @@ LOSS_LABELS = {
 class StudyView:
     """One section of the page.
 
-    `runs` has the columns of `sweeps.schema.RUN_COLUMNS`; `curves` holds step, flops and loss of each run by run id, and
-    is None for a table from elsewhere. Where there is no fit, `iso` is None and `iso_error` is the sentence why.
+    `runs` has the columns of `sweeps.schema.RUN_COLUMNS`; `curves` holds step, flops and loss of each run by run id,
+    and is None for a table from elsewhere. Where there is no fit, `iso` is None and `iso_error` is the sentence why.
     """
 
     name: str

@@ -67,7 +67,7 @@ def draw(result: IsoLossResult, runs: pd.DataFrame, styles: Mapping[str, ArmStyl
     compute_axis(panels[-1], min(compute), max(compute))
     panels[-1].set_xlabel("Training compute (FLOPs)")
     arms = {point.arm for point in (*points, *hollow)}
-    _legend(figure, [arm for arm in styles if arm in arms], styles, bool(hollow))
+    _legend(figure, [arm for arm in styles if arm in arms], set(curves), styles, bool(hollow))
     figure.align_ylabels(panels)
     return figure
 
@@ -219,13 +219,15 @@ def _scatter(axes: Axes, points: Sequence[_Point], styles: Mapping[str, ArmStyle
         )
 
 
-def _legend(figure: Figure, arms: Sequence[str], styles: Mapping[str, ArmStyle], hollow: bool) -> None:
+def _legend(
+    figure: Figure, arms: Sequence[str], fitted: set[str], styles: Mapping[str, ArmStyle], hollow: bool
+) -> None:
     handles = [
         Line2D(
             [],
             [],
             color=styles[arm].colour,
-            ls=styles[arm].line,
+            ls=styles[arm].line if arm in fitted else "none",
             marker=styles[arm].marker,
             ms=styles[arm].size,
             mec="white",

@@ -126,6 +126,7 @@ def _loss_panel(axes: Axes, group: Sequence[_Run], styles: Mapping[str, ArmStyle
 
 def _difference_panel(axes: Axes, group: Sequence[_Run], styles: Mapping[str, ArmStyle], reference: str | None) -> None:
     """Running mean of each run minus the reference's of the same seed, at equal compute, where both exist."""
+    half = max(len(run.loss) for run in group) // 50
     base = {run.seed: run for run in group if run.arm == reference}
     axes.axhline(0, color=styles[reference].colour if reference and reference in styles else MUTED, lw=1.3)
     shown = [0.0]
@@ -134,6 +135,9 @@ def _difference_panel(axes: Axes, group: Sequence[_Run], styles: Mapping[str, Ar
             continue
         other = base[run.seed]
         common = (run.flops >= other.flops[0]) & (run.flops <= other.flops[-1])
+        if run.flops[-1] < 0.95 * other.flops[-1]:
+            # Near the end of a run that stopped early its window shrinks and the reference's does not.
+            common[max(len(common) - half, 0) :] = False
         flops = run.flops[common]
         gap = run.mean[common] - np.interp(flops, other.flops, other.mean)
         axes.plot(*_thin(flops, gap), color=styles[run.arm].colour, ls=styles[run.arm].line, lw=1.3)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from reports import page
 from reports.collect import training_curves
 from reports.view import StudyView
 from sweeps.schema import load_runs, load_studies
@@ -38,3 +39,16 @@ def iso(runs, excluded):
 @pytest.fixture(scope="session")
 def view(root, runs, iso):
     return StudyView("demo", runs, training_curves(runs), iso, u_curves=(u_result(),), study=load_studies(root)["demo"])
+
+
+@pytest.fixture(scope="session")
+def files(view):
+    """The report of that study, by name."""
+    return page.build([view])
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Figures are drawn, but not rendered: for tests of words."""
+    svg = b'<svg width="10pt" height="5pt"></svg>'
+    monkeypatch.setattr(page, "render", lambda figure: {"svg": svg, "png": b"", "pdf": b""})

@@ -7,7 +7,6 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from reports import page
 from reports.output import write_report
 
 pytestmark = pytest.mark.browser
@@ -15,9 +14,9 @@ CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 
 
 @pytest.fixture(scope="module")
-def address(view, tmp_path_factory):
+def address(files, tmp_path_factory):
     folder = tmp_path_factory.mktemp("page") / "ruñs dir [x]"
-    write_report(folder, page.build([view]) | {"fits.json": b"{}"})
+    write_report(folder, files | {"fits.json": b"{}"})
     return (folder / "index.html").as_uri()
 
 
