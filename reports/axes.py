@@ -3,6 +3,7 @@ numbers, and a grid of small panels."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -19,19 +20,32 @@ def compute_axis(axes: Axes, low: float, high: float, labels: int = 7) -> None:
     low, high = low / pad, high * pad
     axes.set_xscale("log")
     axes.set_xlim(low, high)
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
-        ticks = [digit * 10.0**decade for decade in decades for digit in digits]
-        ticks = [tick for tick in ticks if low <= tick <= high]
-        if len(ticks) <= labels:
-            break
-    step = math.ceil(len(ticks) / labels)
-    ticks = ticks[::step]
+    ticks = _compute_ticks(low, high, labels)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: power_of_ten(value)))
-    minor = [digit * 10.0**decade for decade in decades for digit in range(1, 10)]
-    axes.xaxis.set_minor_locator(FixedLocator([tick for tick in minor if tick not in ticks]))
+    minor = [tick for tick in _digits_of_decades(low, high, range(1, 10)) if tick not in ticks]
+    axes.xaxis.set_minor_locator(FixedLocator(minor))
     axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def _compute_ticks(low: float, high: float, labels: int) -> list[float]:
+    """The finest round numbers in `low`..`high` of which no two are closer than a `labels`-th of the axis."""
+    span = math.log10(high / low)
+    for digits in ((1, 2, 3, 4, 5, 6, 7, 8, 9), (1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+        ticks = _digits_of_decades(low, high, digits)
+        gaps = [math.log10(after / before) for before, after in itertools.pairwise(ticks)]
+        if len(ticks) < 2:
+            # Less than a step between round numbers: the range is as good as linear.
+            return [tick for tick in MaxNLocator(max(labels - 2, 2)).tick_values(low, high) if low <= tick <= high]
+        if min(gaps) * labels >= span:
+            return ticks
+    return ticks[:: math.ceil(span / labels)]
+
+
+def _digits_of_decades(low: float, high: float, digits: Sequence[float]) -> list[float]:
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    ticks = [digit * 10.0**decade for decade in decades for digit in digits]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def power_of_ten(value: float) -> str:
@@ -57,7 +71,9 @@ def ratio_axis(axes: Axes, low: float, high: float, which: str = "y", labels: in
         digits = (1, 2, 5) if high / low < 10**3 else (1,)
         ticks = [digit * 10.0**decade for decade in decades for digit in digits]
     ticks = [tick for tick in ticks if low <= tick <= high]
-    axis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / (labels + 2))]))
+    step = math.ceil(len(ticks) / (labels + 2))
+    first = min(range(len(ticks)), key=lambda place: abs(ticks[place] - 1)) % step  # so that 1 stays among them
+    axis.set_major_locator(FixedLocator(ticks[first::step]))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
 

@@ -81,7 +81,7 @@ def draw(
             _difference_panel(panels[1], groups[number], styles, reference)
         last = max(run.flops[-1] for run in groups[number])
         for panel in panels:
-            compute_axis(panel, _SHOWN_FROM * last, last, labels=5)
+            compute_axis(panel, _SHOWN_FROM * last, last, labels=4 if columns == 3 else 5)
         if compared:
             panels[0].tick_params(labelbottom=False)
         if column == 0:

@@ -10,6 +10,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
 from fitting.result import Interval, UCurve, UCurveCell
+from reports.axes import compute_axis, panel_grid, ratio_axis
 from reports.collect import training_curves
 from reports.figures import loss, speedup, speedup_by_scale, training, u_curve
 from reports.style import arm_styles, house_style
@@ -110,6 +111,27 @@ def test_nothing_overlaps_far_from_one_and_without_a_basin(runs):
     cells = tuple(UCurveCell(heads, 3.0, 1, False) for heads in (1, 2, 3, 4, 6, 8, 12, 16))
     bare = UCurve("a size with a long name", 64, 1.2345e18, cells, None, (), "no noise", None, "flat", None)
     assert_readable(u_curve.draw(replace(u_result(), curves=(bare,) * 5, noise=None)))
+
+
+@pytest.mark.parametrize(("columns", "labels"), [(3, 4), (2, 5), (1, 7)])
+def test_labels_of_compute_never_touch_whatever_the_range(columns, labels):
+    for decades, start in itertools.product((0.0, 0.1, 0.5, 1.4, 2.5, 9.0), (1.0, 2.3, 7.7)):
+        with house_style():
+            figure, panels = panel_grid(columns, columns=columns)
+            for panel in panels:
+                compute_axis(panel, start * 1e17, start * 10 ** (17 + decades), labels)
+            figure.legend([panels[0].plot([], [])[0]], ["mhar blocks=4 heads=16"], loc="outside right upper")
+        assert_readable(figure)
+        assert len(panels[0].get_xticks()) >= 2
+
+
+def test_labels_of_ratios_never_touch_whatever_the_range():
+    for low, high in [(0.999, 1.001), (0.93, 1.02), (0.5, 1.0), (1.0, 3.9), (0.2, 1.0), (0.03, 40.0), (1e-9, 1e9)]:
+        with house_style():
+            figure, (panel,) = panel_grid(1)
+            ratio_axis(panel, low, high, which="x")
+        assert_readable(figure)
+        assert 1.0 in [round(tick, 9) for tick in panel.get_xticks()]
 
 
 def test_points_left_out_are_hollow_and_a_lost_one_stands_at_the_edge(iso, runs):
