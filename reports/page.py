@@ -14,7 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from reports import provenance, sentences, tables
+from reports import provenance, run_tables, sentences, tables
 from reports.export import FORMATS, render
 from reports.gallery import Panel, panels
 from reports.tables import Table
@@ -136,22 +136,30 @@ def _closing(view: StudyView) -> list[tuple[str, tuple[Table, ...], str]]:
     """(heading, tables, sentence instead of tables) of the sections without figures."""
     if view.foreign:
         need = "A table of results has no run folders, so this is not known."
-        found = [("Matched-compute check", (), need), ("Runs", (tables.runs(view),), ""), ("Missing cells", (), need)]
-    else:
-        left = tables.missing(view)
         found = [
-            ("Matched-compute check", (tables.matched_compute(view),), ""),
-            ("Runs", (tables.runs(view),), ""),
+            ("Matched-compute check", (), need),
+            ("Runs", (run_tables.runs(view),), ""),
+            ("Missing cells", (), need),
+        ]
+    else:
+        left = run_tables.missing(view)
+        found = [
+            ("Matched-compute check", (run_tables.matched_compute(view),), ""),
+            ("Runs", (run_tables.runs(view),), ""),
             (
                 "Missing cells",
-                (tables.coverage(view), *([left] if left.rows else [])),
+                (run_tables.coverage(view), *([left] if left.rows else [])),
                 "" if left.rows else "Every cell of the grid is finished.",
             ),
         ]
     excluded = view.iso.excluded if view.iso else ()
     nothing = "No run was left out." if view.iso else f"There is no fit: {view.no_fit}"
     found.append(
-        ("Left out of the fits", (tables.exclusions(excluded, view),) if excluded else (), "" if excluded else nothing)
+        (
+            "Left out of the fits",
+            (run_tables.exclusions(excluded, view),) if excluded else (),
+            "" if excluded else nothing,
+        )
     )
     return found
 

@@ -148,7 +148,7 @@ def _loss_panel(
             )
     axes.set_ylim(low, high)
     axes.set_ylabel(LOSS_LABELS[result.loss].replace(" (", "\n("))
-    axes.set_title("Loss and fits")
+    axes.set_title("Loss and fits" if curves else "Loss, without a fit")
 
 
 def _difference_panel(
