@@ -24,8 +24,7 @@ def write_report(folder: Path, files: Mapping[str, bytes]) -> list[str]:
     listed = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(files.items())}
     try:
         # The union goes first: killed half-way, the next report still knows every file that is ours.
-        if earlier:
-            _replace(folder / MANIFEST, _manifest({**earlier, **listed}))
+        _replace(folder / MANIFEST, _manifest({**earlier, **listed}))
         for name in sorted(files):
             _replace(folder / name, files[name])
         removed = [name for name in sorted(set(earlier) - set(listed)) if _remove(folder, name, earlier[name])]
@@ -50,6 +49,10 @@ def _earlier(folder: Path) -> dict[str, str]:
             raise InputError(f"{folder / MANIFEST} belongs to another program: give another folder with --out")
         files = content["files"]
     except FileNotFoundError:
+        if (folder / "index.html").exists():
+            raise InputError(
+                f"{folder} holds an index.html that no report wrote: give another folder with --out"
+            ) from None
         return {}
     except (ValueError, KeyError, AttributeError, OSError) as error:
         raise InputError(

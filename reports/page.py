@@ -23,6 +23,9 @@ from reports.view import StudyView
 # Above this an SVG with many curves makes the page slow; its PNG is embedded instead.
 _SVG_LIMIT = 1_500_000
 
+# A heading, its tables, and a sentence (where there is one) above them.
+Closing = tuple[str, tuple[Table, ...], str]
+
 
 @dataclass(frozen=True)
 class Shown:
@@ -46,7 +49,7 @@ class Section:
     headline: tuple[str, ...]
     warnings: tuple[str, ...]
     shown: tuple[Shown, ...]
-    closing: tuple[tuple[str, tuple[Table, ...], str], ...]
+    closing: tuple[Closing, ...]
     facts: tuple[provenance.Fact, ...]
 
 
@@ -132,36 +135,25 @@ def _tables_of(view: StudyView, name: str) -> tuple[Table, ...]:
     return ()
 
 
-def _closing(view: StudyView) -> list[tuple[str, tuple[Table, ...], str]]:
-    """(heading, tables, sentence instead of tables) of the sections without figures."""
+def _closing(view: StudyView) -> list[Closing]:
+    """The sections without figures."""
+    runs = ("Runs", (run_tables.runs(view),), "")
+    excluded = view.iso.excluded if view.iso else ()
+    if excluded:
+        left_out = ("Left out of the fits", (run_tables.exclusions(excluded, view),), "")
+    else:
+        nothing = "No run was left out." if view.iso else f"There is no fit: {view.no_fit}"
+        left_out = ("Left out of the fits", (), nothing)
     if view.foreign:
         need = "A table of results has no run folders, so this is not known."
-        found = [
-            ("Matched-compute check", (), need),
-            ("Runs", (run_tables.runs(view),), ""),
-            ("Missing cells", (), need),
-        ]
+        return [("Matched-compute check", (), need), runs, ("Missing cells", (), need), left_out]
+    matched = ("Matched-compute check", (run_tables.matched_compute(view),), "")
+    missing = run_tables.missing(view)
+    if missing.rows:
+        cells = ("Missing cells", (run_tables.coverage(view), missing), "")
     else:
-        left = run_tables.missing(view)
-        found = [
-            ("Matched-compute check", (run_tables.matched_compute(view),), ""),
-            ("Runs", (run_tables.runs(view),), ""),
-            (
-                "Missing cells",
-                (run_tables.coverage(view), *([left] if left.rows else [])),
-                "" if left.rows else "Every cell of the grid is finished.",
-            ),
-        ]
-    excluded = view.iso.excluded if view.iso else ()
-    nothing = "No run was left out." if view.iso else f"There is no fit: {view.no_fit}"
-    found.append(
-        (
-            "Left out of the fits",
-            (run_tables.exclusions(excluded, view),) if excluded else (),
-            "" if excluded else nothing,
-        )
-    )
-    return found
+        cells = ("Missing cells", (run_tables.coverage(view),), "Every cell of the grid is finished.")
+    return [matched, runs, cells, left_out]
 
 
 def _natural_size(svg: bytes) -> tuple[int, int]:

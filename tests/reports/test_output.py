@@ -56,6 +56,13 @@ def test_another_programs_manifest_is_not_overwritten(tmp_path):
         write_report(tmp_path, {"index.html": b""})
 
 
+def test_a_persons_own_page_is_not_overwritten(tmp_path):
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(InputError, match=r"index\.html that no report wrote"):
+        write_report(tmp_path, {"index.html": b""})
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
 def test_a_manifest_cannot_point_outside_the_folder(tmp_path):
     outside = tmp_path / "outside.txt"
     outside.write_text("keep")
