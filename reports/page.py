@@ -140,7 +140,7 @@ def _closing(view: StudyView) -> list[Closing]:
     runs = ("Runs", (run_tables.runs(view),), "")
     excluded = view.iso.excluded if view.iso else ()
     if excluded:
-        left_out = ("Left out of the fits", (run_tables.exclusions(excluded, view),), "")
+        left_out: Closing = ("Left out of the fits", (run_tables.exclusions(excluded, view),), "")
     else:
         nothing = "No run was left out." if view.iso else f"There is no fit: {view.no_fit}"
         left_out = ("Left out of the fits", (), nothing)
@@ -150,7 +150,7 @@ def _closing(view: StudyView) -> list[Closing]:
     matched = ("Matched-compute check", (run_tables.matched_compute(view),), "")
     missing = run_tables.missing(view)
     if missing.rows:
-        cells = ("Missing cells", (run_tables.coverage(view), missing), "")
+        cells: Closing = ("Missing cells", (run_tables.coverage(view), missing), "")
     else:
         cells = ("Missing cells", (run_tables.coverage(view),), "Every cell of the grid is finished.")
     return [matched, runs, cells, left_out]
