@@ -68,7 +68,7 @@ def ratio_axis(axes: Axes, low: float, high: float, which: str = "y", labels: in
         ticks = list(MaxNLocator(labels, steps=[1, 2, 5, 10]).tick_values(low, high))
     else:
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        digits = (1, 2, 5) if high / low < 10**3 else (1,)
+        digits = (1, 1.5, 2, 3, 5, 7) if high / low < 12 else (1, 2, 5) if high / low < 10**3 else (1,)
         ticks = [digit * 10.0**decade for decade in decades for digit in digits]
     ticks = [tick for tick in ticks if low <= tick <= high]
     step = math.ceil(len(ticks) / (labels + 2))

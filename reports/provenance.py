@@ -76,6 +76,8 @@ def warnings(view: StudyView) -> list[str]:
     """Sentences for what may bend the numbers: mixed code, uncommitted changes, runs that never made it."""
     frame = view.runs[_used(view)]
     found = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in view.iso.notes] if view.iso else []
+    if view.iso and any(fit.at_bound or "not identified" in fit.status for fit in view.iso.joint):
+        found.append(f"Of the {view.iso.joint_status}.")
     commits = _distinct(texts(frame, "commit"))
     if len(commits) > 1:
         short = ", ".join(commit[:12] for commit in commits)

@@ -73,14 +73,11 @@ def per_scale(result: IsoLossResult, view: StudyView) -> Table:
         for size in sizes:
             mine = [point for point in points[arm] if point.size == size]
             cells.append(", ".join(_point(point) for point in mine) or MISSING)
-            notes += [
-                f"{arm}, {size}{_seed(point)}: {point.status}"
-                for point in mine
-                if point.value is None or point.extrapolated is not None
-            ]
+            notes += [f"{arm}, {size}{_seed(point)}: {point.status}" for point in mine if point.value is None]
         rows.append((arm, *cells))
-    if any(point.extrapolated is not None for group in points.values() for point in group):
-        notes.insert(0, "* beyond the reference's compute range.")
+    beyond = [point.extrapolated for group in points.values() for point in group if point.extrapolated is not None]
+    if beyond:
+        notes.insert(0, f"* extrapolated beyond the reference's budgets, by at most {max(beyond):.3g}×.")
     heads = tuple((size or "all", True) for size in sizes)
     return Table(
         f"Speedup over {result.reference} at each scale (point)", (("Arm", False), *heads), tuple(rows), tuple(notes)
@@ -113,7 +110,7 @@ def fits(group: Sequence[FitResult], reference: str | None, caption: str) -> Tab
     notes = _grouped([(fit.arm, fit.status) for fit in group])
     columns = (
         *(("Arm", False), ("A", True), ("β", True), ("β interval", True), ("E", True), ("E interval", True)),
-        *(("runs", True), ("deg. of freedom", True), ("starts at the optimum", True), ("objective", True)),
+        *(("points", True), ("deg. of freedom", True), ("starts at the optimum", True), ("objective", True)),
         *(("condition number", True), ("at a bound", False), ("FLOPs fitted", True)),
     )
     return Table(caption, columns, tuple(rows), notes)

@@ -2,7 +2,7 @@
 reference at equal compute: schemes read the same batches, so the noise of the batches cancels there.
 
 Thin lines are the logged steps, thinned to at most 2000 points a run with their lowest and highest values kept; thick
-lines are running means over 4 % of the steps.
+lines are running means over 4 % of the steps, and 10 % in the distances, which are smaller than the batches' noise.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _TOTAL = 60_000
 _SMOOTH_POINTS = 200
 # The first steps fall by nats: they are left of the axis, so that the rest can be told apart.
 _SHOWN_FROM = 0.02
+# Half windows of the running means, as shares of the longest run of a panel.
+_HALF_LOSS, _HALF_DISTANCE = 0.02, 0.05
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,6 @@ class _Run:
     settled: bool  # finished, so that its losses may set the range of the axis
     flops: NDArray[np.float64]
     loss: NDArray[np.float64]
-    mean: NDArray[np.float64]
 
 
 def alt(runs: pd.DataFrame, reference: str | None) -> str:
@@ -95,8 +96,6 @@ def draw(
 
 
 def _curves_of(chosen: pd.DataFrame, curves: Mapping[str, pd.DataFrame]) -> list[_Run]:
-    # One window for all runs of the panel: only then does the noise of the batches cancel in a difference.
-    half = max(len(curves[run]) for run in texts(chosen, "run_id")) // 50
     found = []
     states = texts(chosen, "state")
     identities = zip(texts(chosen, "run_id"), texts(chosen, "arm"), texts(chosen, "seed"), states, strict=True)
@@ -106,54 +105,63 @@ def _curves_of(chosen: pd.DataFrame, curves: Mapping[str, pd.DataFrame]) -> list
         finite = np.isfinite(flops) & np.isfinite(loss)
         flops, loss = flops[finite], loss[finite]
         settled = state == "done" or "done" not in states
-        found.append(_Run(arm, seed, settled, flops, loss, running_mean(loss, half)))
+        found.append(_Run(arm, seed, settled, flops, loss))
     return found
 
 
 def _loss_panel(axes: Axes, group: Sequence[_Run], styles: Mapping[str, ArmStyle], limit: int) -> None:
     first = _SHOWN_FROM * max(run.flops[-1] for run in group)
+    half = _half(group, _HALF_LOSS)
     shown: list[float] = []
     for run in group:
         style = styles[run.arm]
         if limit:
             axes.plot(*decimate(run.flops, run.loss, limit), color=style.colour, lw=0.5, alpha=0.28, zorder=1)
-        axes.plot(*_thin(run.flops, run.mean), color=style.colour, ls=style.line, lw=1.3, zorder=2)
+        flops, mean = _smooth(run, half)
+        axes.plot(*_thin(flops, mean), color=style.colour, ls=style.line, lw=1.3, zorder=2)
         if run.settled:
-            shown += run.mean[run.flops >= first].tolist()
+            shown += mean[flops >= first].tolist()
     if shown:
         axes.set_ylim(*padded(shown, 0.06))
 
 
 def _difference_panel(axes: Axes, group: Sequence[_Run], styles: Mapping[str, ArmStyle], reference: str | None) -> None:
     """Running mean of each run minus the reference's of the same seed, at equal compute, where both exist."""
-    half = max(len(run.loss) for run in group) // 50
-    base = {run.seed: run for run in group if run.arm == reference}
+    # One window for all runs of the panel: only then does the noise of the batches cancel in a difference.
+    half = _half(group, _HALF_DISTANCE)
+    base = {run.seed: _smooth(run, half) for run in group if run.arm == reference}
     axes.axhline(0, color=styles[reference].colour if reference and reference in styles else MUTED, lw=1.3)
     shown = [0.0]
     for run in group:
         if run.arm == reference or run.seed not in base:
             continue
-        other = base[run.seed]
-        common = (run.flops >= other.flops[0]) & (run.flops <= other.flops[-1])
-        if run.flops[-1] < 0.95 * other.flops[-1]:
-            # Near the end of a run that stopped early its window shrinks and the reference's does not.
-            common[max(len(common) - half, 0) :] = False
-        flops = run.flops[common]
-        gap = run.mean[common] - np.interp(flops, other.flops, other.mean)
-        axes.plot(*_thin(flops, gap), color=styles[run.arm].colour, ls=styles[run.arm].line, lw=1.3)
+        flops, mean = _smooth(run, half)
+        other_flops, other_mean = base[run.seed]
+        common = (flops >= other_flops[0]) & (flops <= other_flops[-1])
+        gap = mean[common] - np.interp(flops[common], other_flops, other_mean)
+        axes.plot(*_thin(flops[common], gap), color=styles[run.arm].colour, ls=styles[run.arm].line, lw=1.3)
         # Early on the curves are steep and the distance is that of a step: it would flatten the rest.
-        late = flops >= 0.15 * other.flops[-1]
-        shown += gap[late].tolist() if run.settled else []
+        shown += gap[flops[common] >= 0.15 * other_flops[-1]].tolist() if run.settled else []
     axes.set_ylim(*padded(shown, 0.1))
 
 
 def running_mean(y: NDArray[np.float64], half: int) -> NDArray[np.float64]:
-    """Means of y [n] over the 2 * `half` + 1 points around each, [n]."""
+    """Means of y [n] over the 2 * `half` + 1 points around each, [n - half]. At the start the window shrinks evenly, so
+    that the steep first steps are not dragged; the last `half` points, whose window would shrink to nothing while the
+    noise is all there is, have no mean (but one is always given)."""
     total = np.concatenate([[0.0], np.cumsum(y)])
-    centres = np.arange(len(y))
-    # The window shrinks evenly at the ends: a one-sided one would drag the curve's ends towards its middle.
+    centres = np.arange(max(len(y) - half, 1))
     reach = np.minimum(half, np.minimum(centres, len(y) - 1 - centres))
     return (total[centres + reach + 1] - total[centres - reach]) / (2 * reach + 1)
+
+
+def _half(group: Sequence[_Run], share: float) -> int:
+    return int(share * max(len(run.loss) for run in group))
+
+
+def _smooth(run: _Run, half: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    mean = running_mean(run.loss, half)
+    return run.flops[: len(mean)], mean
 
 
 def _thin(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
