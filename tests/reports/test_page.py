@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 
 from fitting.result import IsoLossResult
-from reports import page
+from reports import gallery, page
+from reports.style import house_style
 from reports.view import StudyView
 from tests.reports.synthetic import SPEEDUPS, fit_of, iso_result
 
@@ -118,10 +119,11 @@ def test_worse_than_the_reference_reads_as_worse(view, runs):
     assert "speedup 0.930× [0.900, 0.960] at 95 %; worse: the same loss costs 1.075×" in text
 
 
+@pytest.mark.usefixtures("quick")
 def test_hostile_names_are_text(view, runs):
     bad = "<script>alert(1)</script>\"'&{{7*7}}"
     renamed = runs.copy()
-    renamed["arm"] = renamed["arm"].replace({"mhar heads=4": bad})
+    renamed["arm"] = renamed["arm"].replace({"mhar heads=4": bad, "mhar heads=2": "a $\\frac$ _^ % \\"})
     renamed["size"] = renamed["size"].replace({"d32": "<b>$x$</b>"})
     iso = iso_result(renamed[renamed["state"] == "done"])
     hostile = StudyView(bad, renamed, view.curves, iso, study=view.study)
@@ -130,6 +132,10 @@ def test_hostile_names_are_text(view, runs):
     assert read.all("script") == read.all("b") == []
     assert bad in read.text
     assert all(re.fullmatch(r"(index\.html|[A-Za-z0-9._-]+/[a-z0-9-]+\.(svg|png|pdf))", name) for name in files)
+    for panel in gallery.panels(hostile):
+        if panel.draw is not None:
+            with house_style():
+                panel.draw().draw_without_rendering()
 
 
 def test_slugs_are_folder_names_and_never_meet():
