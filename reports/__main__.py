@@ -14,7 +14,7 @@ import typer
 
 from reports.collect import FitOptions, collect, fits_json
 from reports.output import write_report
-from sweeps.schema import InputError
+from sweeps.schema import InputError, run_app
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -32,17 +32,13 @@ def main(
     ] = False,
 ) -> None:
     """Write the report of every study under the given paths, and print where its page is."""
-    try:
-        _outside(out, paths)
-        views = collect(paths, FitOptions(reference, E, beta, loss, allow_mixed))
-        # Figures and page after the input is known to be good: matplotlib takes a second to import.
-        from reports.page import build
+    _outside(out, paths)
+    views = collect(paths, FitOptions(reference, E, beta, loss, allow_mixed))
+    # Figures and page after the input is known to be good: matplotlib takes a second to import.
+    from reports.page import build
 
-        fits = json.dumps(fits_json(views), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        removed = write_report(out, build(views) | {"fits.json": fits.encode()})
-    except InputError as error:
-        print(error, file=sys.stderr)
-        raise typer.Exit(2) from error
+    fits = json.dumps(fits_json(views), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    removed = write_report(out, build(views) | {"fits.json": fits.encode()})
     for view in views:
         reason = view.iso_error or (view.iso.failure if view.iso else None)
         if reason:
@@ -60,4 +56,4 @@ def _outside(out: Path, paths: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    app()
+    run_app(app)

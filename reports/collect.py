@@ -5,6 +5,7 @@ A study that cannot be fitted still gets its section: the page then says why.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import pandas as pd
 
+from fitting import u_curve
 from fitting.analyse import analyse
 from fitting.gate import LOSSES
 from fitting.policy import parse_policy
@@ -19,7 +21,7 @@ from fitting.result import UCurveResult
 from fitting.serialise import to_json
 from fitting.sources import StudyTable, load_tables
 from reports.view import StudyView
-from sweeps.schema import InputError, load_metrics, load_studies
+from sweeps.schema import RUN_COLUMNS, InputError, load_metrics, load_studies
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,30 @@ def _view(table: StudyTable, study: Mapping[str, Any], roots: tuple[str, ...], o
 
 
 def _u_curves(table: StudyTable, options: FitOptions) -> tuple[tuple[UCurveResult, ...], str]:
-    return (), ""
+    """The U-curves over every setting that takes several values, and why there are none."""
+    found: list[UCurveResult] = []
+    reasons = []
+    for over in swept_settings(table):
+        try:
+            found += u_curve.analyse(table, over, loss=options.loss, allow_mixed=options.allow_mixed)
+        except InputError as error:
+            reasons.append(str(error))
+    return tuple(found), "; ".join(reasons)
+
+
+def swept_settings(table: StudyTable) -> list[str]:
+    """The numeric settings of which some scheme has three or more values: with two there is no U to see."""
+    seen: dict[tuple[str, str], set[float]] = {}
+    for row in table.rows.to_dict("records"):
+        if table.foreign:
+            settings = {name: row[name] for name in row if name not in RUN_COLUMNS and name != "problem"}
+        else:
+            settings = json.loads(row["settings"]) if row["settings"] else {}
+        for name, value in settings.items():
+            number = pd.to_numeric(value, errors="coerce") if isinstance(value, (int, float, str)) else None
+            if number is not None and not isinstance(value, bool) and pd.notna(number):
+                seen.setdefault((str(name), str(row["scheme"])), set()).add(float(number))
+    return sorted({name for (name, _), values in seen.items() if len(values) > 2})
 
 
 def training_curves(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -80,7 +80,7 @@ def _by_scale(view: StudyView) -> Panel:
 def _u_curves(view: StudyView) -> list[Panel]:
     drawn = [result for result in view.u_curves if any(curve.cells for curve in result.curves)]
     if not drawn:
-        why = view.u_error or "no setting takes three or more values among the finished runs of one family."
+        why = view.u_error or "no scheme has a setting with three or more values."
         return [Panel("u-curve", "U-curve", "", "", None, f"No U-curve: {why}")]
     names = ["u-curve" if len(drawn) == 1 else f"u-curve-{place}" for place in range(1, len(drawn) + 1)]
     return [_u_curve(result, name) for result, name in zip(drawn, names, strict=True)]

@@ -6,14 +6,15 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from fitting.serialise import from_json
 from reports.__main__ import app
 from sweeps.files import read_json, write_json
+from sweeps.schema import run_app
 from tests.reports.synthetic import write_study
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,7 +29,8 @@ class Refuse:
 
 sys.meta_path.insert(0, Refuse())
 from reports.__main__ import app
-app()
+from sweeps.schema import run_app
+run_app(app)
 """
 
 
@@ -43,8 +45,24 @@ def report(*arguments, **environment):
     return subprocess.run(command, cwd=ROOT, env=env | environment, capture_output=True, text=True)
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+@dataclass(frozen=True)
+class Result:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """The command in this process."""
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["reports", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            run_app(app)
+        return Result(ended.value.code, *capsys.readouterr())
+
+    return call
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +82,7 @@ def test_another_process_gives_the_same_bytes(root, first, tmp_path):
     assert content(tmp_path / "second") == content(first)
 
 
-def test_deleting_and_doing_it_again_gives_the_same_bytes_from_a_copy_too(root, first, tmp_path):
+def test_deleting_and_doing_it_again_gives_the_same_bytes_from_a_copy_too(root, first, tmp_path, run):
     copied = tmp_path / "copied"
     shutil.copytree(root, copied)
     assert run(copied, "--out", tmp_path / "out").exit_code == 0
@@ -77,13 +95,17 @@ def test_the_known_speedups_are_found(first):
     assert found["mhar heads=4"].curve_interval.low > 1
     assert found["mhar heads=1"].curve < 1
     assert found["mhar heads=8"].curve is None  # three budgets are left after the diverged run
+    (curve,) = json.loads((first / "fits.json").read_text())["u_curves"]
+    assert (curve["family"], curve["over"], len(curve["curves"])) == ("mhar", "heads", 4)
+    assert {scale["best"] for scale in curve["curves"]} <= {2.0, 4.0, 8.0}
+    assert (first / "demo" / "u-curve.svg").exists()
     page = (first / "index.html").read_text()
     assert "diverged: loss nan at step 40" in page
     assert "mhar heads=4: iso-loss compute speedup 1.1" in page
 
 
 @pytest.mark.usefixtures("quick")
-def test_nothing_is_written_into_the_runs(tmp_path):
+def test_nothing_is_written_into_the_runs(tmp_path, run):
     runs = tmp_path / "runs"
     write_study(runs, arms=("vanilla",), sizes=("d32",), steps=12)
     before = content(runs)
@@ -102,7 +124,7 @@ def test_nothing_is_written_into_the_runs(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_study_without_a_fit_is_reported_and_said(tmp_path):
+def test_a_study_without_a_fit_is_reported_and_said(tmp_path, run):
     write_study(tmp_path / "runs", name="tiny", arms=("vanilla", "mhar heads=4"), sizes=("d32", "d48"), steps=12)
     done = run(tmp_path / "runs", "--out", tmp_path / "report")
     assert done.exit_code == 0
@@ -115,7 +137,7 @@ def test_a_study_without_a_fit_is_reported_and_said(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_two_data_fingerprints_are_not_fitted_unless_allowed_and_then_said(tmp_path):
+def test_two_data_fingerprints_are_not_fitted_unless_allowed_and_then_said(tmp_path, run):
     study = write_study(tmp_path / "runs", arms=("vanilla", "mhar heads=4"), steps=12)
     changed = study / "vanilla-d32-seed0-000000000000" / "run.json"
     write_json(changed, read_json(changed) | {"data_fingerprint": "f" * 16})
@@ -130,7 +152,7 @@ def test_two_data_fingerprints_are_not_fitted_unless_allowed_and_then_said(tmp_p
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_truncated_segment_is_named_and_the_rest_is_reported(tmp_path):
+def test_a_truncated_segment_is_named_and_the_rest_is_reported(tmp_path, run):
     study = write_study(tmp_path / "runs", arms=("vanilla", "mhar heads=4"), steps=12)
     (segment,) = (study / "vanilla-d32-seed0-000000000000" / "metrics").iterdir()
     segment.write_bytes(segment.read_bytes()[:-3])
@@ -141,7 +163,7 @@ def test_a_truncated_segment_is_named_and_the_rest_is_reported(tmp_path):
     assert str(tmp_path) not in page
 
 
-def test_a_table_from_elsewhere_is_reported(tmp_path):
+def test_a_table_from_elsewhere_is_reported(tmp_path, run):
     rows = [
         f"{scheme},{c},{(60 / s**0.12) * c**-0.12 + 1.1 + 0.001 * (-1) ** k},m{k}"
         for scheme, s in (("base <b>", 1.0), ("new", 1.2))
@@ -150,7 +172,7 @@ def test_a_table_from_elsewhere_is_reported(tmp_path):
     table = tmp_path / "lab.csv"
     table.write_text("\n".join(["scheme,flops,loss,size", *rows, "new,1e15,nan,m9"]) + "\n")
     done = run(table, "--out", tmp_path / "report", "--reference", "base <b>")
-    assert done.exit_code == 0, done.output
+    assert done.exit_code == 0, done.stderr
     page = (tmp_path / "report" / "index.html").read_text()
     assert "training curves need run folders" in page
     assert "Of 1 arm compared with base &lt;b&gt;: 1 better" in page
@@ -158,7 +180,7 @@ def test_a_table_from_elsewhere_is_reported(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_figures_of_a_study_that_is_gone_are_removed(tmp_path):
+def test_figures_of_a_study_that_is_gone_are_removed(tmp_path, run):
     write_study(tmp_path / "runs", name="one", arms=("vanilla",), sizes=("d32",), steps=12)
     gone = write_study(tmp_path / "runs", name="two", arms=("vanilla",), sizes=("d32",), steps=12)
     out = tmp_path / "report"
@@ -183,7 +205,7 @@ def test_figures_of_a_study_that_is_gone_are_removed(tmp_path):
         (["runs", "--out", "file"], "is a file"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(tmp_path, monkeypatch, arguments, expected):
+def test_bad_input_is_one_line_and_exit_2(tmp_path, monkeypatch, arguments, expected, run):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
