@@ -77,7 +77,7 @@ def warnings(view: StudyView) -> list[str]:
     frame = view.runs[_used(view)]
     found = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in view.iso.notes] if view.iso else []
     if view.iso and any(fit.at_bound or "not identified" in fit.status for fit in view.iso.joint):
-        found.append(f"Of the {view.iso.joint_status}.")
+        found.append(f"{view.iso.joint_status[:1].upper()}{view.iso.joint_status[1:]}.")
     commits = _distinct(texts(frame, "commit"))
     if len(commits) > 1:
         short = ", ".join(commit[:12] for commit in commits)

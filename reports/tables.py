@@ -146,7 +146,7 @@ def basins(result: UCurveResult) -> Table:
 
 
 def _both(first: str, second: str) -> str:
-    return " ".join(dict.fromkeys(part for part in (first, second) if part))
+    return "; ".join(dict.fromkeys(part for part in (first, second) if part))
 
 
 def _grouped(statuses: Sequence[tuple[str, str]]) -> tuple[str, ...]:

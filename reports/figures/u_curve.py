@@ -3,6 +3,7 @@ best."""
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -62,8 +63,11 @@ def _panel(axes: Axes, curve: UCurve, result: UCurveResult, height: float) -> No
         axes.set_xscale("log", base=2)
     axes.set_title(plain(curve.size, 16), fontsize=9.5)
     axes.set_title(f"{power_of_ten(curve.flops)} FLOPs", loc="right", fontsize=8.5, fontweight="normal", color=MUTED)
-    if curve.basin:
-        axes.axvspan(*_edges(min(curve.basin), max(curve.basin), values, log), color=BASIN, lw=0, zorder=0)
+    for inside, run in itertools.groupby(cells, key=lambda cell: cell.in_basin):
+        if inside:
+            # A basin may leave out a value in its middle: every stretch is shaded for itself.
+            stretch = [cell.value for cell in run]
+            axes.axvspan(*_edges(stretch[0], stretch[-1], values, log), color=BASIN, lw=0, zorder=0)
     if result.noise:
         bars = [result.noise / math.sqrt(cell.n) for cell in cells]
         axes.errorbar(values, losses, bars, fmt="none", ecolor=COLOURS[0], elinewidth=1.1, capsize=2.5, zorder=2)

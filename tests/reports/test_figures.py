@@ -184,6 +184,14 @@ def test_the_basin_is_shaded_from_its_first_to_its_last_value():
         assert right <= axes.get_xlim()[1] * (1 + 1e-9)
 
 
+def test_a_value_that_a_basin_leaves_out_is_not_shaded():
+    (curve, *_) = u_result().curves
+    cells = tuple(replace(cell, in_basin=cell.value in (1, 4, 8)) for cell in curve.cells)
+    figure = u_curve.draw(replace(u_result(), curves=(replace(curve, cells=cells, basin=(1, 4, 8)),)))
+    spans = [(patch.get_x(), patch.get_x() + patch.get_width()) for patch in figure.axes[0].patches]
+    assert [value for value in (1, 2, 4, 8) if any(left < value < right for left, right in spans)] == [1, 4, 8]
+
+
 def test_training_curves_are_thinned_and_their_means_do_not_lag():
     means = training.running_mean(np.arange(1000.0), 20)
     assert np.allclose(means, np.arange(980.0))  # a straight line is its own running mean
