@@ -6,7 +6,8 @@ from reports import page
 from reports.collect import training_curves
 from reports.view import StudyView
 from sweeps.schema import load_runs, load_studies
-from tests.reports.synthetic import iso_result, run_id_of, u_result, write_study
+from tests.reports.results import iso_result, u_result
+from tests.reports.synthetic import run_id_of, write_study
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,8 @@ from reports.collect import training_curves
 from reports.figures import loss, speedup, speedup_by_scale, training, u_curve
 from reports.style import arm_styles, house_style
 from sweeps.schema import load_runs
-from tests.reports.synthetic import iso_result, law, run_id_of, u_result, write_study
+from tests.reports.results import iso_result, u_result
+from tests.reports.synthetic import law, run_id_of, write_study
 
 
 def texts_of(figure):

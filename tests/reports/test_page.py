@@ -12,7 +12,8 @@ from fitting.result import IsoLossResult
 from reports import gallery, page
 from reports.style import house_style
 from reports.view import StudyView
-from tests.reports.synthetic import SPEEDUPS, fit_of, iso_result
+from tests.reports.results import fit_of, iso_result
+from tests.reports.synthetic import SPEEDUPS
 
 
 class Reader(HTMLParser):

@@ -5,7 +5,7 @@ import matplotlib
 from reports.export import FORMATS, render
 from reports.figures import u_curve
 from reports.style import arm_styles, order_arms, plain
-from tests.reports.synthetic import u_result
+from tests.reports.results import u_result
 
 
 def test_numbers_in_names_sort_as_numbers_and_the_reference_is_first():
