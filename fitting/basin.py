@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import optimize, stats
+from scipy import optimize, special
 
 NODES = 96
 
@@ -39,14 +39,14 @@ def quantile(loadings: tuple[float, ...], dof: float, level: float) -> float:
     sqrt(chi2 / dof)."""
     nodes, weights = np.polynomial.legendre.leggauss(NODES)
     shares, mass = (nodes + 1) / 2, weights / 2
-    common = stats.norm.ppf(shares)
-    scales = np.sqrt(stats.chi2.ppf(shares, dof) / dof) if math.isfinite(dof) else np.ones(1)
+    common = special.ndtri(shares)
+    scales = np.sqrt(2 * special.gammaincinv(dof / 2, shares) / dof) if math.isfinite(dof) else np.ones(1)
     scale_mass = mass if math.isfinite(dof) else np.ones(1)
 
     def missing(d: float) -> float:
         probability = np.ones((len(scales), len(common)))
         for loading in loadings:
-            probability *= stats.norm.cdf((d * scales[:, None] - loading * common) / math.sqrt(1 - loading**2))
+            probability *= special.ndtr((d * scales[:, None] - loading * common) / math.sqrt(1 - loading**2))
         return float(scale_mass @ probability @ mass) - level
 
     return float(optimize.brentq(missing, -10.0, 1e4, xtol=1e-10))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from fitting.fit import OBJECTIVE, CurveFit
 from fitting.policy import Policy, pinned
@@ -52,11 +52,11 @@ def no_trend(log_flops: Array, log_loss: Array, fit: CurveFit) -> str:
         return "no trend: the loss is the same at every budget, so beta and E cannot be told"
     rest = float(np.sum((y - slope * x) ** 2))
     error = math.sqrt(rest / (n - 2) / float(x @ x))
-    t_tail = float(stats.t.sf(-slope / error, n - 2)) if error > 0 else (0.0 if slope < 0 else 1.0)
+    t_tail = float(special.stdtr(n - 2, slope / error)) if error > 0 else (0.0 if slope < 0 else 1.0)
     dof, extra = fit.degrees_of_freedom, int(fit.free_p.sum()) - 1
     curve_tail = 1.0
     if dof > 0 and extra > 0 and fit.total < total:
-        curve_tail = float(stats.f.sf((total - fit.total) / extra / max(fit.total / dof, 1e-300), extra, dof))
+        curve_tail = float(special.fdtrc(extra, dof, (total - fit.total) / extra / max(fit.total / dof, 1e-300)))
     if slope < 0 and min(t_tail, curve_tail) <= TREND_LEVEL:
         return ""
     return (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import special
 
 from fitting.fit import CurveFit
 from fitting.solver import Array, solve
@@ -112,7 +112,7 @@ def covariance(fit: CurveFit, spread: Strata, budget_n: NDArray[np.intp] | None)
 
 def t_quantile(level: float, dof: float) -> float:
     """Two-sided Student quantile."""
-    return float(stats.t.ppf(0.5 + level / 2, dof))
+    return float(special.stdtrit(dof, 0.5 + level / 2))
 
 
 @dataclass(frozen=True)

@@ -73,3 +73,10 @@ DIGITS_2 = 5.1e-3
 DUNNETT_TABLE = 6e-3
 # 90% intervals over 200 synthetic ladders cover the truth in 84 to 96%: two standard errors of a binomial
 COVERAGE = (0.84, 0.96)
+
+# sweeps: end to end ------------------------------------------------------------------------------------------
+
+# share above the true source's own loss that the largest run of the shipped Markov study may keep
+MARKOV_WITHIN = 0.03
+# seconds of `status` for 500 runs of 20,000 steps (entry 33 of the public reports)
+STATUS_SECONDS = 2.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,7 +67,8 @@ def show(path: Path, as_json: bool) -> None:
 
     from sweeps.state import STATES
 
-    console = Console()
+    # piped output has no width of its own: 80 columns would cut arms and numbers
+    console = Console(width=None if sys.stdout.isatty() else 160)
     for study in sorted({run["study"] for run in found}):
         mine = [run for run in found if run["study"] == study]
         counts = ", ".join(f"{n} {state}" for state in STATES if (n := sum(run["state"] == state for run in mine)))

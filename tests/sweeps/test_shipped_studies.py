@@ -58,8 +58,8 @@ def test_the_demo_spans_what_it_promises(tmp_path):
     assert len({row["size"] for row in rows}) == 4
     assert {row["arm"] for row in rows} == {
         "vanilla",
-        "attnres blocks=4",
-        *(f"mhar blocks=4 heads={heads}" for heads in (1, 2, 4, 8)),
+        "attnres blocks=3",
+        *(f"mhar blocks=3 heads={heads}" for heads in (1, 2, 4, 8)),
     }
     flops = [row["planned_flops"] for row in rows]
     assert max(flops) / min(flops) >= 10**1.5
