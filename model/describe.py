@@ -16,13 +16,16 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from model.config import ModelConfig
+from model.errors import InputError, run_app
 from model.residual import check_name
 
 HEAD_WIDTH = 64
 MLP_MULTIPLE = 128
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 WIDEST = 1000  # columns of a terminal, only to measure the table
 
 
+@app.command()
 def main(
     scheme: Annotated[str, typer.Option(help="Residual scheme: a file name of model/residual.")] = "vanilla",
     d_model: Annotated[int, typer.Option(help="Width D.")] = 1024,
@@ -58,8 +61,7 @@ def main(
         )
         table = describe(model, scheme, parse_settings(settings or []))
     except ValueError as error:
-        typer.echo(f"error: {one_line(error)}", err=True)
-        raise typer.Exit(2) from None
+        raise InputError(one_line(error)) from error
     console = Console()
     # numbers cut to fit a narrow terminal would be wrong numbers
     needed = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
@@ -132,4 +134,4 @@ def one_line(error: ValueError) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    run_app(app)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import typer
 
+from model.errors import run_app
 from sweeps.commands.plan import plan
 from sweeps.commands.run import run
 from sweeps.commands.status import status
-from sweeps.errors import run_app
 
 app = typer.Typer(
     help="Scaling-law studies of residual schemes.", no_args_is_help=True, add_completion=False, rich_markup_mode=None

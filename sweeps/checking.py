@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from sweeps.errors import InputError
+from model.errors import InputError
 
 S = TypeVar("S", bound=BaseModel)
 

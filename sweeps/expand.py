@@ -19,10 +19,10 @@ from pydantic import BaseModel
 
 from model.accounting import parameter_counts, training_flops_per_token
 from model.config import ModelConfig
+from model.errors import InputError
 from model.residual import load_scheme
 from model.residual.attnres import AttnResConfig, actual_blocks
 from sweeps.checking import below, check, takes_list, unknown
-from sweeps.errors import InputError
 from sweeps.identity import non_default
 from sweeps.settings import OptimizerConfig, RunConfig
 from sweeps.study import ENTRY_KEYS, SchemeEntry, Study

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from model.accounting import FLOPS_CONVENTION, forward_flops_per_token, parameter_counts
+from model.errors import InputError
 from sweeps.data import TokenData, open_data
-from sweeps.errors import InputError
 from sweeps.estimate import Estimate, Work, estimate, finished_runs
 from sweeps.expand import ResolvedRun, expand_arms, expand_runs
 from sweeps.files import write_json

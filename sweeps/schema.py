@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 
-from sweeps.errors import InputError, run_app
+from model.errors import InputError, run_app
 from sweeps.files import read_json
 from sweeps.segments import COLUMNS, SCHEMA_VERSION, Kind, NewerSchema, read_segments
 from sweeps.state import STATES, RunState, run_state

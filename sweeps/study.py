@@ -23,9 +23,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from model.config import ModelConfig, Settings
+from model.errors import InputError
 from model.residual import scheme_names
 from sweeps.checking import below, check, fault, unknown
-from sweeps.errors import InputError
 from sweeps.settings import (
     BatchConfig,
     DataConfig,

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from sweeps.errors import InputError
+from model.errors import InputError
 
 
 class _UniqueKeys(yaml.SafeLoader):

@@ -22,7 +22,7 @@ ONLY_IN = {"lightning": "sweeps/train/", "submitit": "sweeps/launch/", "triton":
 TORCH_FREE = (
     "sweeps.schema",
     "sweeps.settings",
-    "sweeps.errors",
+    "model.errors",
     "sweeps.data",
     "model.config",
     "model.residual",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sweeps.errors import InputError
+from model.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from sweeps.errors import InputError
+from model.errors import InputError
 
 if TYPE_CHECKING:
     from sweeps.plan import Plan, PlannedRun

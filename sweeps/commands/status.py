@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sweeps.errors import InputError
+from model.errors import InputError
 from sweeps.files import read_json
 
 COLOURS = {"done": "green", "running": "cyan", "interrupted": "yellow", "incomplete": "yellow", "new": "dim"}

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from model.errors import InputError
 from sweeps.data import markov, stdlib, text
 from sweeps.data.base import TokenData
 from sweeps.data.options import checked
-from sweeps.errors import InputError
 from sweeps.settings import DataConfig
 
 __all__ = ["NUMERICS", "SOURCES", "TokenData", "check_options", "open_data"]

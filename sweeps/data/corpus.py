@@ -16,10 +16,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from model.errors import InputError
 from sweeps.data.base import TokenData, entropy, inputs_and_targets
 from sweeps.data.streams import permutation, stream
 from sweeps.data.windows import WindowOrder
-from sweeps.errors import InputError
 
 TOKENIZER = "bytes-eod0"
 END_OF_DOCUMENT = 0

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from sweeps.errors import InputError
+from model.errors import InputError
 
 
 def read(path: Path) -> bytes:

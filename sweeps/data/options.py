@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from model.config import Settings
-from sweeps.errors import InputError
+from model.errors import InputError
 
 S = TypeVar("S", bound=Settings)
 

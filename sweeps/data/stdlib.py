@@ -13,9 +13,9 @@ from pathlib import Path
 from pydantic import Field
 
 from model.config import Settings
+from model.errors import InputError
 from sweeps.data.corpus import ByteCorpus, by_content
 from sweeps.data.files import read, walk
-from sweeps.errors import InputError
 
 SKIPPED_FOLDERS = frozenset(
     {"site-packages", "dist-packages", "__pycache__", "test", "tests", "idle_test", "idlelib", "lib2to3"}

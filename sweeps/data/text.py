@@ -12,9 +12,9 @@ from pathlib import Path
 from pydantic import Field
 
 from model.config import Settings
+from model.errors import InputError
 from sweeps.data.corpus import END_OF_DOCUMENT, ByteCorpus, by_content
 from sweeps.data.files import find, read
-from sweeps.errors import InputError
 
 FOLDER_SUFFIXES = (".txt",)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from model.errors import InputError
 from sweeps.data import TokenData, open_data
-from sweeps.errors import InputError
 from sweeps.settings import DataConfig, RunConfig
 from sweeps.train.evaluate import ValidationSet
 

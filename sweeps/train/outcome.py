@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
+from model.errors import InputError
 from sweeps.attempts import Attempt
-from sweeps.errors import InputError
 from sweeps.files import write_json
 from sweeps.segments import Kind, cuts, first_lost_step, list_segments, read_segments
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
+from model.errors import InputError
 from model.transformer import Transformer
 from sweeps import attempts
-from sweeps.errors import InputError
 from sweeps.files import read_json, sync_folder
 from sweeps.provenance import write_provenance
 from sweeps.settings import RunConfig

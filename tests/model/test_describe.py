@@ -1,22 +1,31 @@
 """`python -m model.describe`: the table's numbers, and one line with exit code 2 for what does not fit."""
 
+import contextlib
+import io
 import subprocess
 import sys
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
-from typer import Typer
-from typer.testing import CliRunner
 
 from model.accounting import forward_flops_per_token, parameter_terms
 from model.config import ModelConfig
-from model.describe import main, parse_settings
-
-app = Typer()
-app.command()(main)
+from model.describe import app, parse_settings
+from model.errors import run_app
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, arguments)
+    """The command as a person runs it: exit code, stdout, stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["describe", *arguments]),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        run_app(app)
+    return SimpleNamespace(exit_code=ended.value.code, stdout=out.getvalue(), stderr=err.getvalue())
 
 
 def test_every_term_is_a_row_with_its_numbers():
@@ -27,7 +36,7 @@ def test_every_term_is_a_row_with_its_numbers():
     )  # 8/3 of 1024 is 2730.7, rounded up to 22 x 128
     flops = forward_flops_per_token(model, "mhar", {"heads": 8})
     parameters = parameter_terms(model, "mhar", {"heads": 8})
-    rows = {line.split("│")[1].strip(): line for line in result.output.splitlines() if line.startswith("│")}
+    rows = {line.split("│")[1].strip(): line for line in result.stdout.splitlines() if line.startswith("│")}
     assert {*flops, *parameters, "total", "training"} == set(rows)
     for term in (*flops, *parameters):
         assert f" {flops.get(term, 0):,} " in rows[term]
@@ -40,8 +49,8 @@ def test_every_term_is_a_row_with_its_numbers():
 def test_a_narrow_terminal_cuts_no_number(monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     result = run("--scheme", "attnres", "--set", "blocks=null")
-    assert "…" not in result.output
-    assert "2,368,358,400" in result.output
+    assert "…" not in result.stdout
+    assert "2,368,358,400" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,7 @@ def test_a_narrow_terminal_cuts_no_number(monkeypatch):
         (["--scheme", "attnres", "--set", "blocks=0"], "blocks: Input should be greater than 0 (got 0)"),
         (["--scheme", "attnres", "--set", "blocks=49"], "blocks 49 is more than the 48 sublayers of 24 layers"),
         (["--d-model", "100"], "d_model 100 is not a multiple of the head width 64: give --heads"),
+        (["--layers", "x"], "Invalid value for '--layers'"),
         (["--layers", "0"], "layers: Input should be greater than 0 (got 0)"),
         (["--kv-heads", "3"], "kv_heads 3 does not divide heads 16"),
     ],

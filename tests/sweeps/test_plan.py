@@ -6,7 +6,7 @@ import os
 import pytest
 
 from model.accounting import parameter_counts, training_flops_per_token
-from sweeps.errors import InputError
+from model.errors import InputError
 from sweeps.estimate import GUESSED_RATE, Finished, Work, estimate
 from sweeps.files import write_json
 from sweeps.plan import Plan, plan_study, write_study_json

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from model.errors import run_app
 from sweeps.__main__ import app
-from sweeps.errors import run_app
 from tests.sweeps.studies import write_study
 from tests.tolerances import ANSWER_SECONDS
 

@@ -3,8 +3,8 @@
 import pytest
 
 from model.config import ModelConfig
+from model.errors import InputError
 from sweeps.checking import check, takes_list
-from sweeps.errors import InputError
 from sweeps.settings import OptimizerConfig
 from sweeps.study import ModelDefaults, Shape, load_study
 from tests.sweeps.studies import LARGER, SIZE, write_study

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from model.errors import InputError
 from sweeps.data.corpus import ByteCorpus, by_content, split
-from sweeps.errors import InputError
 from tests.tolerances import UNIGRAM_REL
 
 SHARE = 0.05

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+from model.errors import InputError
 from sweeps.data import NUMERICS, SOURCES, TokenData, check_options, open_data
 from sweeps.data.corpus import ByteCorpus, by_content
-from sweeps.errors import InputError
 from sweeps.settings import DataConfig
 
 IDS_OF_STEPS = """

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from model.errors import InputError
 from sweeps.data.stdlib import Options, open_source, sources
-from sweeps.errors import InputError
 from tests.tolerances import HELD_OUT
 
 

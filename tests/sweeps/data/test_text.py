@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from model.errors import InputError
 from sweeps.data import open_data
 from sweeps.data.base import TokenData
-from sweeps.errors import InputError
 from sweeps.settings import DataConfig
 
 STRANGE = "ruñs dir [x]"

@@ -7,9 +7,9 @@ import sys
 import pytest
 import typer
 
+from model.errors import InputError
 from sweeps import attempts
 from sweeps.commands.run import run
-from sweeps.errors import InputError
 from sweeps.files import read_json, write_json
 from sweeps.schema import load_runs, load_studies
 from tests.sweeps.launch.processes import ROOT

@@ -1,4 +1,7 @@
-"""The one error that a person's input can cause, and how a command line answers it: one line on stderr, exit code 2."""
+"""The one error that a person's input can cause, and how a command line answers it: one line on stderr, exit code 2.
+
+Here because `model` is the lowest folder with a command line; `sweeps.schema` hands both on to fitting and reports.
+"""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 
 PROGRAM = """
 import typer
-from sweeps.errors import InputError, run_app
+from model.errors import InputError, run_app
 app = typer.Typer()
 @app.command()
 def main(count: int, loss: str = "val") -> None:
