@@ -70,7 +70,7 @@ def analyse(
         notes=gated.notes + how + alone_note + notes,
         settings={"objective": OBJECTIVE, "level": level, "allow_mixed": allow_mixed, "paired_by": joint.paired_by},
         points=points,
-        failure=_failure(study, chosen, by_arm, E_policy, beta_policy),
+        failure=_failure(study, chosen, fits),
     )
 
 
@@ -166,17 +166,13 @@ def _speedup(
     return speedup_result(arm, reference, curve, points)
 
 
-def _failure(
-    study: StudyTable, reference: str, by_arm: Mapping[str, Sequence[CurvePoint]], E: Policy, beta: Policy
-) -> str | None:
-    """The error of a study in which too few budgets leave nothing to compare."""
-    short = {arm: budgets_needed(len(points), E, beta) for arm, points in by_arm.items()}
-    if short[reference]:
-        return (
-            f"{study.source}: study {study.name}: {reference} cannot be fitted: {short[reference]}: train more budgets"
-        )
-    others = [arm for arm in by_arm if arm != reference]
-    if others and all(short[arm] for arm in others):
-        listed = "; ".join(f"{arm} {short[arm]}" for arm in others)
-        return f"{study.source}: study {study.name}: no arm besides {reference} can be fitted: {listed}"
+def _failure(study: StudyTable, reference: str, fits: Mapping[str, FitResult]) -> str | None:
+    """The error of a study in which nothing is left to compare: no reference, or no other arm."""
+    where = f"{study.source}: study {study.name}"
+    if not fits[reference].ok:
+        return f"{where}: the reference {reference}: {fits[reference].status}"
+    others = [fit for arm, fit in fits.items() if arm != reference]
+    if others and not any(fit.ok for fit in others):
+        listed = "; ".join(f"{fit.arm}: {fit.status}" for fit in others)
+        return f"{where}: no arm besides {reference} can be fitted: {listed}"
     return None

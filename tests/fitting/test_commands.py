@@ -109,6 +109,13 @@ def test_too_few_budgets_for_any_fit(tmp_path):
     assert "needs 4 budgets" in out.stderr
 
 
+def test_a_floor_above_every_loss_leaves_nothing_to_compare(root):
+    out = command("fitting.iso_loss", root, "--E", "5")
+    assert out.returncode == 2
+    assert len(out.stderr.splitlines()) == 1
+    assert "the reference vanilla: not fitted: its lowest loss" in out.stderr
+
+
 def test_a_table_of_one_arm_is_fitted_without_speedups(tmp_path):
     path = write_csv(tmp_path / "lab.csv", [("ours", f, law(f)) for f in T7_FLOPS], ("scheme", "flops", "loss"))
     out = command("fitting.iso_loss", path)
