@@ -174,9 +174,8 @@ def _load_rows(path: Path, kind: Kind, columns: Sequence[str] | None) -> pd.Data
 
 
 def _run_row(study: str, folder: Path, run: dict[str, Any], grid: dict[str, Any] | None) -> dict[str, Any]:
-    state = run_state(folder)
-    outcome = _json(folder / "DONE") if state.state in ("done", "incomplete") else None
-    outcome = outcome or {}
+    state = _state(folder)
+    outcome = (_json(folder / "DONE") if state.state == "done" else None) or {}
     source = _newest_provenance(folder)
     model = run["config"]["model"]
     row = _planned_columns(study, run) | {
@@ -211,6 +210,13 @@ def _run_row(study: str, folder: Path, run: dict[str, Any], grid: dict[str, Any]
         if key in outcome:
             row[key] = outcome[key]
     return row
+
+
+def _state(folder: Path) -> RunState:
+    try:
+        return run_state(folder)
+    except ValueError as error:
+        raise _damaged(error) from error
 
 
 def _missing_row(study: str, run: dict[str, Any]) -> dict[str, Any]:
@@ -259,9 +265,13 @@ def _json(path: Path) -> dict[str, Any] | None:
     try:
         content = read_json(path)
     except ValueError as error:
-        raise InputError(f"{error}: restore the file, or remove its run folder and train it again") from error
+        raise _damaged(error) from error
     if isinstance(content, dict) and content.get("schema", 0) > SCHEMA_VERSION:
         raise InputError(
             f"{path} has schema version {content['schema']}, this isoloss reads up to {SCHEMA_VERSION}: upgrade isoloss"
         )
     return content
+
+
+def _damaged(error: ValueError) -> InputError:
+    return InputError(f"{error}: restore the file, or remove its run folder and train it again")

@@ -29,7 +29,11 @@ class RunState:
 
 def run_state(folder: Path) -> RunState:
     """The state of the run in `folder` (which need not exist yet)."""
-    done = read_json(folder / "DONE")
+    try:
+        done = read_json(folder / "DONE")
+    except ValueError:
+        # written whole by a rename, damaged since: what it spoke of may still be there, and is trained again if not
+        return RunState("incomplete", f"unreadable: {folder / 'DONE'}", 0)
     if done is not None:
         lost = [name for name, size in sorted(done["segments"].items()) if not _intact(folder / name, size)]
         if lost:

@@ -56,6 +56,23 @@ def test_a_finished_run_with_a_damaged_segment_is_incomplete(run):
     assert str(segment) in state.reason
 
 
+@pytest.mark.parametrize("content", [b"", b'{"step": ', b"\x00\xff"])
+def test_a_damaged_DONE_is_incomplete_and_named(run, content):
+    attempts.claim(run, 0)
+    finish(run)
+    (run / "DONE").write_bytes(content)
+    (row,) = load_runs(run).to_dict("records")
+    assert row["state"] == "incomplete"
+    assert str(run / "DONE") in row["reason"]
+
+
+def test_other_damaged_files_are_one_line(run):
+    dead_attempt(run)
+    (run / "FAILED.json").write_bytes(b"")
+    with pytest.raises(InputError, match=r"FAILED\.json is not valid JSON.*remove its run folder"):
+        load_runs(run)
+
+
 def test_an_interrupted_run_with_a_damaged_segment_is_incomplete(run):
     dead_attempt(run)
     write_segment(run, "metrics", 1, metric_rows(1, 50))
