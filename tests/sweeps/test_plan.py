@@ -205,8 +205,13 @@ def test_states_and_reasons(tmp_path):
     assert again.runs[0].why == "not trained yet"
     assert segment.name in again.runs[1].why
     assert again.runs[2].why == "loss 12.1 at step 9"
+    # a damaged DONE is trained again; any other damaged file is a person's to decide about
     (broken.folder / "DONE").write_text("{")
-    with pytest.raises(InputError, match=r"DONE is not valid JSON.*remove its run folder"):
+    damaged = planned(tmp_path, schemes=SCHEMES).runs[3]
+    assert (damaged.state, damaged.will_run) == ("incomplete", True)
+    assert str(broken.folder / "DONE") in damaged.why
+    (diverged.folder / "DIVERGED.json").write_text("{")
+    with pytest.raises(InputError, match=r"DIVERGED\.json is not valid JSON.*remove its run folder"):
         planned(tmp_path, schemes=SCHEMES)
 
 
