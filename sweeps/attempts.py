@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from sweeps.files import read_json, sync_folder, write_json
+from sweeps.files import read_record, sync_folder, write_json
 
 REMOTE_LEASE_S = 120.0
 # psutil derives a start time from the boot time, which a clock adjustment may shift; pids are not reused that fast.
@@ -78,7 +78,7 @@ def read(folder: Path) -> list[Attempt]:
         path = _file(folder, number)
         if path.stat().st_size == 0:
             continue
-        content = read_json(path)
+        content = read_record(path, "host", "pid", "process_start", "resumed_from")
         found.append(
             Attempt(
                 folder,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweeps.files import read_json
+from sweeps.files import read_record
 from sweeps.schema import run_folders
 
 GUESSED_RATE = 2e10
@@ -51,7 +51,7 @@ def finished_runs(root: Path) -> list[Finished]:
     found = []
     for _, folder in run_folders(root) if root.is_dir() else ():
         try:
-            done, run = read_json(folder / "DONE"), read_json(folder / "run.json")
+            done, run = read_record(folder / "DONE"), read_record(folder / "run.json")
         except ValueError:
             continue  # no speed can be read from a broken file; if it is of this study, the plan names it
         if done and run and done.get("seconds") and done.get("flops"):

@@ -60,3 +60,16 @@ def read_json(path: Path) -> Any:
         return None
     except ValueError as error:
         raise ValueError(f"{path} is not valid JSON ({error})") from error
+
+
+def read_record(path: Path, *fields: str) -> Any:
+    """`read_json` of an object that holds at least `fields`; ValueError (with the path) where it does not."""
+    content = read_json(path)
+    if content is None:
+        return None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds a {type(content).__name__} where an object is expected")
+    missing = [field for field in fields if field not in content]
+    if missing:
+        raise ValueError(f"{path} lacks {', '.join(missing)}")
+    return content

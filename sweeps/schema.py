@@ -131,7 +131,8 @@ def load_runs(path: Path | str) -> pd.DataFrame:
         seen.add((study, run["run_id"]))
     if not (path / "run.json").exists():
         for study, grid in grids.items():
-            rows += [_missing_row(study, run) for run_id, run in grid.items() if (study, run_id) not in seen]
+            missing = [run for run_id, run in grid.items() if (study, run_id) not in seen]
+            rows += [_missing_row(study, run) | _without_run_json(path, study, run) for run in missing]
     table = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
     for column, (kind, _) in RUN_COLUMNS.items():
         if kind == "float":
@@ -235,6 +236,16 @@ def _missing_row(study: str, run: dict[str, Any]) -> dict[str, Any]:
         "schedule_complete": False,
         "dirty": False,
     }
+
+
+def _without_run_json(path: Path, study: str, run: dict[str, Any]) -> dict[str, Any]:
+    """What differs for a cell of the grid whose folder is there and has lost its run.json alone."""
+    name = run.get("folder", "")
+    for folder in (path / name, path / study / name):
+        if name and folder.is_dir():
+            reason = f"{folder / 'run.json'} is missing: `python -m sweeps run STUDY.yaml` writes it again"
+            return {"state": "incomplete", "reason": reason, "path": str(folder)}
+    return {}
 
 
 def _planned_columns(study: str, run: dict[str, Any]) -> dict[str, Any]:

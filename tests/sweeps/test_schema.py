@@ -56,7 +56,7 @@ def test_a_finished_run_with_a_damaged_segment_is_incomplete(run):
     assert str(segment) in state.reason
 
 
-@pytest.mark.parametrize("content", [b"", b'{"step": ', b"\x00\xff"])
+@pytest.mark.parametrize("content", [b"", b'{"step": ', b"\x00\xff", b"{}", b"[1]"])
 def test_a_damaged_DONE_is_incomplete_and_named(run, content):
     attempts.claim(run, 0)
     finish(run)
@@ -71,6 +71,17 @@ def test_other_damaged_files_are_one_line(run):
     (run / "FAILED.json").write_bytes(b"")
     with pytest.raises(InputError, match=r"FAILED\.json is not valid JSON.*remove its run folder"):
         load_runs(run)
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]"])
+@pytest.mark.parametrize("name", ["DIVERGED.json", "FAILED.json", "attempts/0001.json"])
+def test_files_of_another_shape_are_one_line(run, name, content):
+    dead_attempt(run)
+    (run / name).write_text(content)
+    with pytest.raises(InputError, match="remove its run folder") as error:
+        load_runs(run)
+    assert str(run / name) in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_an_interrupted_run_with_a_damaged_segment_is_incomplete(run):
@@ -121,6 +132,20 @@ def test_cells_of_the_grid_without_a_folder_are_new_and_old_settings_are_outside
         assert runs.loc["bbbbbbbbbbbb", "state"] == "new"
         assert runs.loc["bbbbbbbbbbbb", "in_grid"]
         assert not runs.loc["aaaaaaaaaaaa", "in_grid"]
+
+
+def test_a_finished_run_that_lost_its_run_json_is_not_called_new(run):
+    attempts.claim(run, 0)
+    finish(run)
+    cell = {key: value for key, value in write_run_json(run).items() if key in ("run_id", "arm", "size", "scheme")}
+    cell |= {"scheme_settings": {}, "seed": 0, "d_model": 32, "layers": 2, "folder": run.name}
+    cell |= {"planned_flops": 1e9, "planned_tokens": 1000, "steps": 10}
+    write_json(run.parent / "study.json", {"schema": 1, "study": "study", "runs": [cell]})
+    (run / "run.json").unlink()
+    for path in (run.parent, run.parent.parent):
+        (row,) = load_runs(path).to_dict("records")
+        assert row["state"] == "incomplete"
+        assert str(run / "run.json") in row["reason"]
 
 
 def test_a_renamed_size_or_arm_has_its_new_name(run):
