@@ -74,7 +74,7 @@ def _fits(title: str, fits: Sequence[FitResult]) -> Table:
         rms = None if fit.objective_value is None else (fit.objective_value / fit.n) ** 0.5
         table.add_row(
             escape(fit.arm),
-            str(fit.n),
+            str(len(fit.run_ids)) if not fit.ok else str(fit.n),
             number(fit.A),
             number(fit.beta),
             _ends(fit.intervals.get("beta")),
