@@ -10,7 +10,7 @@ from fitting.sources import load_tables
 from fitting.u_curve import analyse, parabola_optimum
 from sweeps.schema import InputError
 from tests.fitting.conftest import write_csv
-from tests.tolerances import DIGITS_2, DIGITS_4, DUNNETT_TABLE
+from tests.tolerances import DIGITS_2, DIGITS_4, DUNNETT_TABLE, SAMPLE_SIGMAS
 
 HEADER = ("scheme", "size", "heads", "seed", "flops", "loss")
 # MHAR (arXiv 2607.27230, ablations): 1B, FineWeb-Edu, tail-mean losses
@@ -56,18 +56,23 @@ def test_the_true_best_is_in_the_basin_as_often_as_promised():
 
 
 def test_noise_from_seeds_is_after_cell_and_seed_effects(tmp_path):
-    """A shift that a whole seed shares is no noise between values."""
-    rng = np.random.default_rng(2)
-    shift, rows = {0: 0.0, 1: 0.5, 2: -0.4}, []
-    for size, base in (("s", 3.0), ("m", 2.5)):
-        for heads in (1, 2, 4):
-            for seed, moved in shift.items():
-                loss = base + 0.1 * abs(math.log2(heads) - 1) + moved + 0.01 * rng.normal()
-                rows.append(("mhar", size, heads, seed, {"s": 1e18, "m": 1e19}[size], loss))
-    (result,) = analyse(study(tmp_path, rows))
-    assert 0.005 < result.noise < 0.02
-    assert "after cell and seed effects, 8 degrees of freedom" in result.noise_source
-    assert [curve.basin for curve in result.curves] == [(2.0,), (2.0,)]
+    """A shift that a whole seed shares is no noise between values: the pooled variance is that of the runs alone."""
+    rng = np.random.default_rng(1)
+    sigma, draws, dof = 0.01, 60, 8
+    shift, variances = {0: 0.0, 1: 0.5, 2: -0.4}, []
+    for _ in range(draws):
+        rows = []
+        for size, base, flops in (("s", 3.0, 1e18), ("m", 2.5, 1e19)):
+            for heads in (1, 2, 4):
+                for seed, moved in shift.items():
+                    loss = base + 0.1 * abs(math.log2(heads) - 1) + moved + sigma * rng.normal()
+                    rows.append(("mhar", size, heads, seed, flops, loss))
+        (result,) = analyse(study(tmp_path, rows))
+        assert f"after cell and seed effects, {dof} degrees of freedom" in result.noise_source
+        assert [curve.basin for curve in result.curves] == [(2.0,), (2.0,)]
+        variances.append(result.noise**2)
+    spread = sigma**2 * math.sqrt(2 / (dof * draws))  # of the mean of the variances, by the chi-squared law
+    assert abs(np.mean(variances) - sigma**2) < SAMPLE_SIGMAS * spread
 
 
 def test_without_any_measure_of_noise_there_is_no_basin(tmp_path):
