@@ -37,7 +37,7 @@ def resolve_scheme(
 def forward_flops_per_token(model: ModelConfig, scheme: str = "vanilla", settings: Settings = None) -> dict[str, int]:
     """Forward FLOPs per token by term."""
     scheme_class, config = resolve_scheme(model, scheme, settings)
-    d, layers = model.d_model, len(scheme_class.layer_order(model.layers))
+    d, layers = model.d_model, len(scheme_class.layer_order(model.layers, config))
     kv_width = model.num_kv_heads * model.head_width
     return {
         "embedding": 0,
@@ -58,9 +58,9 @@ def training_flops_per_token(model: ModelConfig, scheme: str = "vanilla", settin
 def parameter_terms(model: ModelConfig, scheme: str = "vanilla", settings: Settings = None) -> dict[str, int]:
     """Stored parameters by term; they add up to the total. A tied head has none of its own."""
     scheme_class, config = resolve_scheme(model, scheme, settings)
-    d, layers = model.d_model, max(scheme_class.layer_order(model.layers)) + 1
+    d, layers = model.d_model, max(scheme_class.layer_order(model.layers, config)) + 1
     kv_width = model.num_kv_heads * model.head_width
-    norms = layers * 2 * d * scheme_class.pre_norm + layers * 2 * model.head_width * model.qk_norm + d
+    norms = layers * 2 * d * scheme_class.pre_norm(config) + layers * 2 * model.head_width * model.qk_norm + d
     return {
         "embedding": model.vocab * d,
         "qkv": layers * d * (d + 2 * kv_width),

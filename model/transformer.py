@@ -6,7 +6,7 @@ Initialisation, the same for every scheme: matrices are normal with mean 0 and s
 output projections (attention `out`, MLP `down`) `init_std` / sqrt(2L) (GPT-2's rule), norm gains 1. Each
 parameter is drawn in float32 on the CPU from its own generator, seeded by SHA-256 of (seed, name): the bodies
 of two schemes are equal bit for bit, and adding a parameter changes no other one. Scheme parameters are set
-by their scheme, without randomness.
+by their scheme, or drawn in the same way where it names a standard deviation.
 """
 
 from __future__ import annotations
@@ -56,15 +56,17 @@ class Transformer(nn.Module):
         self.config = config
         self.activation_checkpointing = False
         """Recompute each sublayer in the backward pass; the residual scheme is never recomputed."""
-        order = scheme_class.layer_order(config.layers)
+        scheme_config = scheme_class.Config(**(settings or {}))
+        order = scheme_class.layer_order(config.layers, scheme_config)
+        pre_norm = scheme_class.pre_norm(scheme_config)
         self.embedding = nn.Embedding(config.vocab, config.d_model)
         self.rotary = Rotary(config.head_width, config.seq_len, config.rope_theta)
-        self.blocks = nn.ModuleList(Block(config, scheme_class.pre_norm) for _ in range(max(order) + 1))
+        self.blocks = nn.ModuleList(Block(config, pre_norm) for _ in range(max(order) + 1))
         self.output_norm = _norm(config)
         self.head = nn.Linear(config.d_model, config.vocab, bias=False)
         if config.tied:
             self.head.weight = self.embedding.weight
-        self.residual = scheme_class(config, scheme_class.Config(**(settings or {})))
+        self.residual = scheme_class(config, scheme_config)
         self._order = order
         self.initialise(seed)
 
@@ -73,13 +75,20 @@ class Transformer(nn.Module):
         """Draw every body parameter anew; see the module's docstring. A model on the meta device is left
         alone."""
         for name, parameter in self.named_parameters():
-            if parameter.ndim < 2 or parameter.is_meta or name.startswith("residual."):
+            own = name.startswith("residual.")
+            std = self.residual.init_std(name.removeprefix("residual.")) if own else self._body_std(name, parameter)
+            if std is None or parameter.is_meta:
                 continue
-            std = self.config.init_std * self.residual.init_scale(name, self.config.layers)
-            if name.endswith(OUTPUT_PROJECTIONS):
-                std /= math.sqrt(2 * len(self._order))
             draw = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
-            parameter.copy_(draw.normal_(0.0, std, generator=_generator(seed, name)))
+            draw.normal_(0.0, std, generator=_generator(seed, name))
+            parameter.copy_(draw if own else draw * self.residual.init_scale(name))
+
+    def _body_std(self, name: str, parameter: Tensor) -> float | None:
+        """None for norm gains, which stay one."""
+        if parameter.ndim < 2:
+            return None
+        std = self.config.init_std
+        return std / math.sqrt(2 * len(self._order)) if name.endswith(OUTPUT_PROJECTIONS) else std
 
     def forward(
         self, tokens_BT: Tensor, *, doc_ids_BT: Tensor | None = None, recorder: Recorder | None = None

@@ -21,7 +21,6 @@ from model.accounting import parameter_counts, training_flops_per_token
 from model.config import ModelConfig
 from model.errors import InputError
 from model.residual import load_scheme
-from model.residual.attnres import AttnResConfig, actual_blocks
 from sweeps.checking import below, check, takes_list, unknown
 from sweeps.identity import non_default
 from sweeps.settings import OptimizerConfig, RunConfig
@@ -45,7 +44,7 @@ class Arm:
 
     def blocks(self, layers: int) -> int | None:
         """Blocks over depth there really are, None for a scheme without them."""
-        return actual_blocks(self.config, layers) if isinstance(self.config, AttnResConfig) else None
+        return load_scheme(self.scheme).depth_blocks(layers, self.config)
 
 
 @dataclass(frozen=True)

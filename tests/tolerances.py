@@ -33,6 +33,8 @@ FLOAT32_ERROR_RATIO = 2.0
 FLOAT32_SUM_RATIO = 4.0
 # a loss taken from bfloat16 logits and one from the same logits in float32, nats per token
 BF16_LOSS = 1e-5
+# standard deviation of 96 normal draws against the one asked for: four standard errors
+DRAWN_STD = 0.3
 # routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
 EXACT = 0.0
 

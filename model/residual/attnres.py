@@ -52,6 +52,8 @@ class AttnRes(ResidualScheme):
     0)."""
 
     Config: ClassVar[type[AttnResConfig]] = AttnResConfig
+    paper = "arXiv 2603.15031"
+    changes = "each sublayer reads a softmax over depth of earlier outputs; no running sum"
     examples = ({}, {"blocks": 1}, {"blocks": 3}, {"blocks": 4})
     inert = frozenset({"queries.0", "gains.0"})
     heads: int = 1
@@ -96,6 +98,18 @@ class AttnRes(ResidualScheme):
                 f"blocks {config.blocks} is more than the {sublayers} sublayers of {model.layers} layers: "
                 f"allowed are 1 to {sublayers}, or null for full"
             )
+
+    @classmethod
+    def depth_blocks(cls, layers: int, config: AttnResConfig) -> int:
+        return actual_blocks(config, layers)
+
+    @classmethod
+    def sources_per_site(cls, layers: int, config: AttnResConfig) -> tuple[int, ...]:
+        return sources_per_site(config, layers)
+
+    @classmethod
+    def state_values(cls, model: ModelConfig, config: AttnResConfig) -> int:
+        return model.d_model * max(sources_per_site(config, model.layers))
 
     @classmethod
     def params(cls, model: ModelConfig, config: AttnResConfig) -> int:

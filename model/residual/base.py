@@ -3,8 +3,9 @@
 The loop (`model.transformer`) owns the sublayers, a scheme owns everything between them. `i` counts APPLIED
 sublayers, 0 .. 2L-1: even ones are attention, odd ones MLP. The state is opaque to the loop:
 
-state = start(x, ctx);  input_i, carry = read(state, i, norm);  state = write(carry, sublayer_i(input_i), i) h
-= readout(state, norm)
+    state = start(x, ctx)
+    input_i, carry = read(state, i, norm);  state = write(carry, sublayer_i(input_i), i)
+    h = readout(state, norm)
 
 A scheme is one file with one subclass; it may build on another scheme's class by importing it.
 """
@@ -35,7 +36,9 @@ class Recorder(Protocol):
     """Receives telemetry during a separate, uncompiled forward pass."""
 
     def record(self, name: str, site: int, value: Tensor) -> None:
-        """`name` says what the value is, `site` where (0 .. 2L); the tensor carries no gradient."""
+        """`name` says what the value is, `site` where: 0 .. 2L, the readout last. `value` is [source, head, ...]: what
+        lies behind its first two dimensions (tokens) is averaged. A value that is not of a source or a head has size 1
+        there; streams stand where sources do. It carries no gradient."""
 
 
 @dataclass(frozen=True)
@@ -47,18 +50,19 @@ class Context:
 
 
 class ResidualScheme(nn.Module):
-    """Base of all schemes. Subclasses set `Config` and define `start`, `read`, `write`, `readout` and the
-    costs."""
+    """Base of all schemes. Subclasses define `start`, `read`, `write`, `readout`, the three costs, and what of the
+    rest differs from a default."""
 
     Config: ClassVar[type[SchemeConfig]] = SchemeConfig
-    pre_norm: ClassVar[bool] = True
-    """Whether the loop gives each sublayer its own RMSNorm (else `norm` is an identity)."""
-    differs_from_vanilla: ClassVar[str] = ""
-    """Empty if the scheme equals vanilla at initialisation (logits and body gradients); else the reason why
-    not."""
+    paper: ClassVar[str] = ""
+    """Where the scheme is from, such as "arXiv 2603.15031"."""
+    changes: ClassVar[str] = ""
+    """What it changes of the residual stream, in a few words for a table."""
+    reconstruction: ClassVar[str] = ""
+    """Empty if the source specifies the scheme; else what had to be chosen here, shown wherever its results are."""
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
-    """Settings that the shared tests run; a scheme with required settings must list some. They fit width 32,
-    L 4."""
+    """Settings that the shared tests run; a scheme with required settings must list some. They fit width 32, L 4,
+    T 12."""
     inert: frozenset[str] = frozenset()
     """Names of own parameters whose gradient is exactly zero by construction."""
 
@@ -91,15 +95,59 @@ class ResidualScheme(nn.Module):
         """ValueError, naming what is allowed, for settings that do not fit the model's shape."""
 
     @classmethod
-    def layer_order(cls, layers: int) -> tuple[int, ...]:
+    def differs_from_vanilla(cls, config: Any) -> str:
+        """Empty if the scheme equals vanilla at initialisation (logits and body gradients); else why it does not."""
+        return ""
+
+    @classmethod
+    def layer_order(cls, layers: int, config: Any) -> tuple[int, ...]:
         """The stored block used by each applied block; shared blocks appear more than once."""
         return tuple(range(layers))
 
-    @staticmethod
-    def init_scale(name: str, layers: int) -> float:
-        """Factor on the initial standard deviation of a body parameter; anything but 1 needs its reason
-        stated."""
+    @classmethod
+    def pre_norm(cls, config: Any) -> bool:
+        """Whether the loop gives each sublayer its own RMSNorm (else `norm` is an identity)."""
+        return True
+
+    def init_scale(self, name: str) -> float | Tensor:
+        """Factor on the initial values of a body parameter, one number or one a row [rows, 1]; anything but 1 needs
+        its reason stated."""
         return 1.0
+
+    def init_std(self, name: str) -> float | None:
+        """Standard deviation of an own parameter that starts normal, drawn like the body's; None: it stays as
+        `__init__` set it."""
+        return None
+
+    def lr_scale(self, name: str) -> float:
+        """Factor on the learning rate of an own parameter."""
+        return 1.0
+
+    def decays(self, name: str) -> bool:
+        """Whether weight decay pulls an own parameter towards zero: a prior on the scheme, so only where its source
+        asks for it."""
+        return False
+
+    @classmethod
+    def depth_blocks(cls, layers: int, config: Any) -> int | None:
+        """Blocks over depth there really are; None for a scheme without them."""
+        return None
+
+    @classmethod
+    def sources_per_site(cls, layers: int, config: Any) -> tuple[int, ...]:
+        """Sources over depth that each site mixes, the readout last; one is a scheme without depth attention."""
+        return (1,) * (2 * len(cls.layer_order(layers, config)) + 1)
+
+    @classmethod
+    def state_values(cls, model: ModelConfig, config: Any) -> int:
+        """Values a token keeps in inference, at its peak, while it passes through depth; vanilla's stream is D."""
+        return model.d_model
+
+    @classmethod
+    def cache_values(cls, model: ModelConfig, config: Any) -> int:
+        """Values a sequence keeps in inference from one token to the next, beside attention's keys and values: what
+        convolutions look back at."""
+        return 0
 
     @classmethod
     def params(cls, model: ModelConfig, config: Any) -> int:

@@ -27,6 +27,8 @@ class Mhar(AttnRes):
     """AttnRes with `heads` softmaxes a site."""
 
     Config: ClassVar[type[MharConfig]] = MharConfig
+    paper = "arXiv 2607.27230"
+    changes = "attnres with H softmaxes a site, one a channel group"
     examples = ({"heads": 1}, {"heads": 4}, {"heads": 8, "blocks": 4}, {"heads": 2, "blocks": 3})
 
     def __init__(self, model: ModelConfig, config: MharConfig) -> None:

@@ -15,6 +15,8 @@ from model.residual.base import Context, Norm, ResidualScheme, SchemeConfig
 class Vanilla(ResidualScheme):
     """State and carry are the stream itself, [B, T, D]."""
 
+    changes = "nothing: the pre-norm residual stream"
+
     def start(self, x_BTD: Tensor, ctx: Context) -> Tensor:
         return x_BTD
 

@@ -8,7 +8,10 @@ from model.accounting import parameter_counts, resolve_scheme
 from model.config import ModelConfig
 from model.loss import token_loss_sum
 from model.residual import load_scheme, scheme_names
+from model.residual.vanilla import Vanilla
 from model.transformer import Transformer
+from sweeps.settings import OptimizerConfig
+from sweeps.train.optimizer import build_optimizer, set_learning_rate
 from tests import tolerances
 
 SHAPE = ModelConfig(d_model=32, layers=4, heads=4, kv_heads=2, d_ff=48, vocab=40, seq_len=12, norm_eps=0.0)
@@ -52,7 +55,8 @@ def test_the_three_schemes_are_listed():
 def test_equals_vanilla_at_the_start_or_says_why_not(scheme, settings):
     model, vanilla = Transformer(SHAPE, scheme, settings), Transformer(SHAPE)
     same = torch.allclose(model(tokens()), vanilla(tokens()), rtol=0, atol=tolerances.FLOAT64_LOGITS)
-    assert same is not bool(load_scheme(scheme).differs_from_vanilla)
+    scheme_class, config = resolve_scheme(SHAPE, scheme, settings)
+    assert same is not bool(scheme_class.differs_from_vanilla(config))
     if not same:
         return
     gradients, expected = loss_and_gradients(model)[1], loss_and_gradients(vanilla)[1]
@@ -92,6 +96,22 @@ def test_gradients_reach_every_parameter_but_the_inert(scheme, settings):
     for name, gradient in loss_and_gradients(model)[1].items():
         assert gradient.isfinite().all(), name
         assert gradient.any().item() is (name not in inert), name
+
+
+@every_arm
+def test_gradients_reach_every_parameter_within_two_steps_of_the_start(scheme, settings):
+    """Gates that start at zero open after one step; nothing stays dead."""
+    model = Transformer(SHAPE, scheme, settings)
+    inert = model.inert_parameters()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
+    moved = set()
+    for step in range(2):
+        gradients = loss_and_gradients(model, seed=step)[1]
+        moved |= {name for name, gradient in gradients.items() if gradient.any()}
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name]
+        optimizer.step()
+    assert set(dict(model.named_parameters())) - moved == inert
 
 
 @every_arm
@@ -153,7 +173,13 @@ def test_costs_are_whole_numbers_and_vanillas_are_zero(scheme, settings):
     scheme_class, config = resolve_scheme(SHAPE, scheme, settings)
     for cost in (scheme_class.params, scheme_class.flops_per_token, scheme_class.bytes_per_token):
         assert type(cost(SHAPE, config)) is int
-        assert (cost(SHAPE, config) > 0) is (scheme != "vanilla")
+    if (scheme, settings) == ("vanilla", {}):
+        assert scheme_class.params(SHAPE, config) == scheme_class.flops_per_token(SHAPE, config) == 0
+        assert scheme_class.bytes_per_token(SHAPE, config) == 0
+    else:
+        assert scheme_class.flops_per_token(SHAPE, config) > 0
+        assert scheme_class.params(SHAPE, config) >= 0
+        assert scheme_class.bytes_per_token(SHAPE, config) >= 0
 
 
 @every_arm
@@ -195,3 +221,40 @@ def test_a_file_without_exactly_one_scheme_is_an_error(tmp_path, monkeypatch):
 def test_an_unknown_scheme_names_the_nearest_and_all():
     with pytest.raises(ValueError, match=r"unknown scheme 'mahr': did you mean 'mhar'\? schemes are .*vanilla"):
         load_scheme("mahr")
+
+
+class Learning(Vanilla):
+    """Own parameters that start normal, learn at their own rate, and decay or not."""
+
+    def __init__(self, model, config):
+        super().__init__(model, config)
+        self.mixer = torch.nn.Parameter(torch.zeros(3, model.d_model))
+        self.query = torch.nn.Parameter(torch.full((model.d_model,), 2.0))
+
+    def init_std(self, name):
+        return 0.02 if name == "mixer" else None
+
+    def lr_scale(self, name):
+        return 0.1 if name == "query" else 1.0
+
+    def decays(self, name):
+        return name == "mixer"
+
+
+def test_a_schemes_start_rate_and_decay_are_its_own(monkeypatch):
+    monkeypatch.setattr("model.transformer.load_scheme", lambda name: Learning)
+    model, again, other = (Transformer(SHAPE, "learning", seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(model.residual.mixer, again.residual.mixer)
+    assert not torch.equal(model.residual.mixer, other.residual.mixer)
+    assert abs(model.residual.mixer.std().item() / 0.02 - 1) < tolerances.DRAWN_STD
+    assert (model.residual.query == 2).all()
+    optimizer = build_optimizer(model, OptimizerConfig(weight_decay=0.1))
+    set_learning_rate(optimizer, 0.5)
+    place = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(list(model.parameters()))
+    mixer, query, body = (
+        place[id(p)] for p in (model.residual.mixer, model.residual.query, model.blocks[0].mlp.down.weight)
+    )
+    assert (mixer["lr"], mixer["weight_decay"]) == (0.5, 0.1)
+    assert (query["lr"], query["weight_decay"]) == (0.05, 0.0)
+    assert (body["lr"], body["weight_decay"]) == (0.5, 0.1)

@@ -128,14 +128,15 @@ def test_a_sequence_longer_than_the_model_is_an_error():
 class Post(Vanilla):
     """Two stored blocks applied in turn, twice each, without pre-norms, drawn at half the usual scale."""
 
-    pre_norm = False
+    @classmethod
+    def pre_norm(cls, config):
+        return False
 
     @classmethod
-    def layer_order(cls, layers):
+    def layer_order(cls, layers, config):
         return tuple(i % 2 for i in range(layers))
 
-    @staticmethod
-    def init_scale(name, layers):
+    def init_scale(self, name):
         return 0.5 if name.startswith("blocks.") else 1.0
 
 

@@ -75,7 +75,7 @@ def test_steps_tokens_and_rates_do_not_depend_on_accumulation(tmp_path):
 
 def test_only_matrices_of_the_body_are_decayed():
     model = Transformer(ModelConfig(**MODEL), "mhar", {"heads": 2})
-    chosen = {name for name, p in model.named_parameters() if decayed(name, p)}
+    chosen = {name for name, p in model.named_parameters() if decayed(model, name, p)}
     assert "head.weight" in chosen
     assert "blocks.0.mlp.down.weight" in chosen
     assert not any("norm" in name or name.startswith(("residual.", "embedding.")) for name in chosen)
@@ -87,7 +87,9 @@ def test_only_matrices_of_the_body_are_decayed():
 
 def test_a_tied_head_is_not_decayed():
     model = Transformer(ModelConfig(**MODEL, tied=True))
-    assert not any("head" in name or "embedding" in name for name, p in model.named_parameters() if decayed(name, p))
+    assert not any(
+        "head" in name or "embedding" in name for name, p in model.named_parameters() if decayed(model, name, p)
+    )
 
 
 def test_gradient_norm_is_recorded_before_clipping_and_clipping_works(tmp_path):
