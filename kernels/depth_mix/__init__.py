@@ -7,6 +7,9 @@ groups of neighbouring channels (heads):
     weight_k[h] = softmax over k of logit_k[h]
     out[c]      = sum over k of weight_k[head of c] v_k[c]
 
+The key norm spans the full width; with one rms a head (MHAR's ablation) R divides each head by its own. A query may
+also be [..., D], another one for every token.
+
 Sources are [..., D], all of one shape and type (float32, float64, bfloat16, float16). Routing is computed in
 float32, in float64 for float64 sources, whatever autocast says; the output has the type of the sources. 1 /
 rms of a source is the same at every site, so callers compute it once a source with `inverse_rms` and pass it
@@ -28,30 +31,32 @@ __all__ = ["depth_mix", "depth_weights", "inverse_rms"]
 _PATHS = {"ref": ref}
 
 
-def inverse_rms(source: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(source^2) + eps) over the last dimension: [..., D] -> [...], float32 or float64."""
-    return ref.inverse_rms(source, eps)
+def inverse_rms(source: Tensor, eps: float, groups: int = 1) -> Tensor:
+    """1 / sqrt(mean(source^2) + eps) over the last dimension: [..., D] -> [...], float32 or float64. With `groups`
+    equal parts of the channels: [groups, ...], one for each part."""
+    return ref.inverse_rms(source, eps, groups)
 
 
 def depth_mix(
-    sources: Sequence[Tensor], inverse: Sequence[Tensor], query_D: Tensor, gain_D: Tensor, heads: int
+    sources: Sequence[Tensor], inverse: Sequence[Tensor], query: Tensor, gain_D: Tensor, heads: int
 ) -> Tensor:
-    """Mix K sources [..., D] into one [..., D]. `inverse[k]` is `inverse_rms(sources[k], eps)`.
+    """Mix K sources [..., D] into one [..., D]. `inverse[k]` is `inverse_rms(sources[k], eps)`, or with groups=heads;
+    `query` is [D], or [..., D] for a query a token.
 
-    Saved for backward: the sources and their inverse rms (alive anyway), logits and weights [K, H, M];
-    nothing of size K*M*D. One source comes back as it is, and its query and gain get a gradient of exactly
-    zero.
+    Saved for backward: the sources and their inverse rms (alive anyway), logits and weights [K, H, M]; nothing of size
+    K*M*D, but with a query a token, which is left to autograd. One source comes back as it is, and a single query and
+    its gain get a gradient of exactly zero.
     """
     _check(sources, inverse, heads)
-    return _PATHS[dispatch.kernel_path()].depth_mix(sources, inverse, query_D, gain_D, heads)
+    return _PATHS[dispatch.kernel_path()].depth_mix(sources, inverse, query, gain_D, heads)
 
 
 def depth_weights(
-    sources: Sequence[Tensor], inverse: Sequence[Tensor], query_D: Tensor, gain_D: Tensor, heads: int
+    sources: Sequence[Tensor], inverse: Sequence[Tensor], query: Tensor, gain_D: Tensor, heads: int
 ) -> Tensor:
     """The weights alone, for telemetry and tests: [K, H, ...], without gradient; they sum to one over K."""
     _check(sources, inverse, heads)
-    return ref.depth_weights(sources, inverse, query_D, gain_D, heads)
+    return ref.depth_weights(sources, inverse, query, gain_D, heads)
 
 
 def _check(sources: Sequence[Tensor], inverse: Sequence[Tensor], heads: int) -> None:

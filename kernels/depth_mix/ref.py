@@ -7,13 +7,12 @@ on a CPU that is faster than any op whose innermost dimension is a head of 8 cha
 zeros and ones is exact (at torch's default float32 matmul precision; TF32 would round weights). Tokens come
 last, [H, M]: the other order makes the same products 3x slower.
 
-Notation: v source [M, D], r its inverse rms [M], u = q * g the folded query, keys = membership * u [H, D],
+Notation: v source [M, D], r its inverse rms [1 or H, M], u = q * g the folded query, keys = membership * u [H, D],
 logit = (keys v^T) * r [H, M], w = softmax over K, out = sum_k (w_k^T membership) * v_k.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,35 +20,58 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from kernels.precision import no_autocast, routing_dtype
 
-def inverse_rms(source: Tensor, eps: float) -> Tensor:
-    """1 / sqrt(mean(source^2) + eps): [..., D] -> [...] in the routing type."""
-    return _InverseRms.apply(source, eps)
+
+def inverse_rms(source: Tensor, eps: float, groups: int) -> Tensor:
+    """1 / sqrt(mean(source^2) + eps): [..., D] -> [...], or [groups, ...] where each group has its own, in the routing
+    type."""
+    if groups == 1:
+        return _InverseRms.apply(source, eps)
+    return _InverseRms.apply(source.unflatten(-1, (groups, -1)), eps).movedim(-1, 0)
 
 
 def depth_mix(
-    sources: Sequence[Tensor], inverse: Sequence[Tensor], query_D: Tensor, gain_D: Tensor, heads: int
+    sources: Sequence[Tensor], inverse: Sequence[Tensor], query: Tensor, gain_D: Tensor, heads: int
 ) -> Tensor:
     """[..., D] of each source -> [..., D]; the equation is in the package's docstring."""
-    return _DepthMix.apply(heads, query_D, gain_D, *sources, *inverse)
+    if query.ndim == 1:
+        return _DepthMix.apply(heads, query, gain_D, *sources, *inverse)
+    weights_KH = _token_weights(sources, inverse, query, gain_D, heads)
+    dtype = routing_dtype(sources[0])
+    out = sum(
+        w_H.movedim(0, -1).unsqueeze(-1) * v.to(dtype).unflatten(-1, (heads, -1))
+        for w_H, v in zip(weights_KH, sources, strict=True)
+    )
+    return out.flatten(-2).to(sources[0].dtype)
 
 
 @torch.no_grad()
 def depth_weights(
-    sources: Sequence[Tensor], inverse: Sequence[Tensor], query_D: Tensor, gain_D: Tensor, heads: int
+    sources: Sequence[Tensor], inverse: Sequence[Tensor], query: Tensor, gain_D: Tensor, heads: int
 ) -> Tensor:
     """[K, H, ...] weights over depth."""
+    if query.ndim > 1:
+        return _token_weights(sources, inverse, query, gain_D, heads)
     dtype = routing_dtype(sources[0])
-    with _no_autocast(sources[0]):
-        folded = query_D.to(dtype) * gain_D.to(dtype)
+    with no_autocast(sources[0]):
+        folded = query.to(dtype) * gain_D.to(dtype)
         keys = _membership(folded, heads) * folded
         logits_KHM = _logits([_rows(v, dtype) for v in sources], inverse, keys)
     return logits_KHM.softmax(0).view(len(sources), heads, *sources[0].shape[:-1])
 
 
-def routing_dtype(source: Tensor) -> torch.dtype:
-    """float64 stays float64; everything narrower is routed in float32."""
-    return torch.float64 if source.dtype == torch.float64 else torch.float32
+def _token_weights(
+    sources: Sequence[Tensor], inverse: Sequence[Tensor], query: Tensor, gain_D: Tensor, heads: int
+) -> Tensor:
+    """[K, H, ...] weights of queries that differ from token to token, left to autograd."""
+    dtype = routing_dtype(sources[0])
+    folded = query.to(dtype) * gain_D.to(dtype)
+    logits = [
+        (folded * v.to(dtype)).unflatten(-1, (heads, -1)).sum(-1).movedim(-1, 0) * r
+        for v, r in zip(sources, inverse, strict=True)
+    ]
+    return torch.stack(logits).softmax(0)
 
 
 def _rows(tensor: Tensor, dtype: torch.dtype) -> Tensor:
@@ -63,14 +85,7 @@ def _membership(like_D: Tensor, heads: int) -> Tensor:
 
 
 def _logits(rows: Sequence[Tensor], inverse: Sequence[Tensor], keys_HD: Tensor) -> Tensor:
-    return torch.stack([(keys_HD @ v.T).mul_(r.reshape(-1)) for v, r in zip(rows, inverse, strict=True)])
-
-
-def _no_autocast(tensor: Tensor) -> contextlib.AbstractContextManager[Any]:
-    device = tensor.device.type
-    if torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return contextlib.nullcontext()
+    return torch.stack([(keys_HD @ v.T).mul_(r.reshape(-1, v.shape[0])) for v, r in zip(rows, inverse, strict=True)])
 
 
 class _InverseRms(torch.autograd.Function):
@@ -103,7 +118,7 @@ class _DepthMix(torch.autograd.Function):
             ctx.save_for_backward(query_D, gain_D, *tensors)
             return first.view_as(first)
         dtype = routing_dtype(first)
-        with _no_autocast(first):
+        with no_autocast(first):
             rows = [_rows(v, dtype) for v in tensors[:count]]
             folded = query_D.to(dtype) * gain_D.to(dtype)
             membership = _membership(folded, heads)
@@ -125,7 +140,7 @@ class _DepthMix(torch.autograd.Function):
         count = len(tensors) // 2
         inverse = tensors[count:]
         dtype = weights.dtype
-        with _no_autocast(grad):
+        with no_autocast(grad):
             g = _rows(grad, dtype)
             rows = [_rows(v, dtype) for v in tensors[:count]]
             folded = query_D.to(dtype) * gain_D.to(dtype)
@@ -134,12 +149,14 @@ class _DepthMix(torch.autograd.Function):
             # softmax: d_logit = w (d_w - sum over K of w d_w)
             d_logits = torch.stack([membership @ (g * v).T for v in rows]).mul_(weights)
             d_logits -= weights * d_logits.sum(0)
-            # logit = (keys v^T) r: the gradient of r is the sum over heads of d_logit * logit / r
-            d_norms = d_logits.mul(logits).sum(1)
+            # logit = (keys v^T) r: the gradient of r is d_logit * logit / r, summed over the heads that share it
+            d_norms = d_logits.mul(logits)
+            if inverse[0].numel() == rows[0].shape[0]:
+                d_norms = d_norms.sum(1)
             d_keys = torch.zeros_like(keys)
             d_sources, d_inverse = [], []
             for k, (v, r) in enumerate(zip(rows, inverse, strict=True)):
-                d_scores = d_logits[k].mul_(r.reshape(-1))
+                d_scores = d_logits[k].mul_(r.reshape(-1, v.shape[0]))
                 d_v = (weights[k].T @ membership).mul_(g).addmm_(d_scores.T, keys)
                 d_keys.addmm_(d_scores, v)
                 d_sources.append(d_v.to(grad.dtype).view(grad.shape))

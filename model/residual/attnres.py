@@ -1,8 +1,9 @@
 """Attention Residuals (arXiv 2603.15031): every sublayer input is a softmax over depth of what came before.
 
 A site stands before each of the 2L sublayers and before the output norm, 2L + 1 in all. It has a query and a
-key gain of width D, both input-independent, and mixes its sources with `kernels.depth_mix`: there is no
-running sum.
+key gain of width D and mixes its sources with `kernels.depth_mix`; there is no running sum:
+
+    logit_k = scale * q . (R(v_k) * g),   input = sum over k of softmax(logits)_k v_k
 
 Sources. The embedding is one source. The 2L outputs are cut into blocks of S = ceil(2L / blocks) sublayers
 (the last block takes what is left); a finished block is one source, the sum of its outputs, and the running
@@ -13,15 +14,26 @@ stream; the norm behind it removes the factor, and the model equals vanilla in l
 to the norm's eps). Site 0 has one source, so its query and gain never matter: they are kept for the published
 count 2D(2L + 1).
 
+Controls and variants beyond the paper's method, off by default. `scale` multiplies the logits: {matched_heads: H} is
+1 / sqrt(H), the temperature that H heads have by summing D/H channels. `query_init` starts queries normal with that
+standard deviation, as published comparisons did against the paper's word. `query_lr` multiplies the learning rate of
+the queries (and of the two matrices below). `input_dependent: r` adds R(newest source) A B to the query, A [D, r]
+normal, B [r, D] zero, at every site but the first, in place of the paper's ablation with a D x D matrix. `window: w`
+keeps the embedding and the w newest sources (the paper's sliding window). `conv` mixes each source of each site with
+its causal convolutions into ONE stream before the softmax: the control without which the gain of MSAR's streams is not
+told from that of its convolutions (`model.residual._control_conv`).
+
 Costs per token, forward, with V the number of (site, source) pairs, site 0's included as in the paper's
 count: FLOPs 4DV (a dot and a multiply-add per visited channel) + 2D for the rms of each of the 2L + 1
-sources, whatever the number of heads. Bytes: a site reads its sources once and writes its mix; a partial sum
-reads two and writes one; vanilla's 3D values a sublayer are subtracted.
+sources, whatever the number of heads; + 4Dr a site for input-dependent queries; + the convolution and another rms of
+every pair with `conv`. Bytes: a site reads its sources once and writes its mix; a partial sum reads two and writes
+one; vanilla's 3D values a sublayer are subtracted. Convolutions read a source once for all taps.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -29,14 +41,36 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
-from model.config import ModelConfig
+from kernels.precision import no_autocast, routing_dtype
+from model.config import ModelConfig, Settings
+from model.residual._control_conv import MixedConvs, check_kernels
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
+
+LOW_RANK_STD = 0.02
+
+
+class MatchedHeads(Settings):
+    """The logit scale 1 / sqrt(H) of a single head that stands for H heads."""
+
+    matched_heads: int = Field(gt=0)
 
 
 class AttnResConfig(SchemeConfig):
-    """`blocks`: number of blocks asked for, null for one sublayer a block (full)."""
+    """`blocks`: number of blocks asked for, null for one sublayer a block (full). The others are explained in the
+    module's docstring."""
 
     blocks: int | None = Field(None, gt=0)
+    scale: float | MatchedHeads = 1.0
+    query_init: float = Field(0.0, ge=0)
+    query_lr: float = Field(1.0, gt=0)
+    input_dependent: int | None = Field(None, gt=0)
+    window: int | None = Field(None, gt=0)
+    conv: tuple[int, ...] = ()
+
+    @property
+    def logit_scale(self) -> float:
+        """The factor on the logits."""
+        return 1 / math.sqrt(self.scale.matched_heads) if isinstance(self.scale, MatchedHeads) else self.scale
 
 
 class History(NamedTuple):
@@ -54,21 +88,39 @@ class AttnRes(ResidualScheme):
     Config: ClassVar[type[AttnResConfig]] = AttnResConfig
     paper = "arXiv 2603.15031"
     changes = "each sublayer reads a softmax over depth of earlier outputs; no running sum"
-    examples = ({}, {"blocks": 1}, {"blocks": 3}, {"blocks": 4})
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {},
+        {"blocks": 1},
+        {"blocks": 3},
+        {"blocks": 4},
+        {"blocks": 4, "scale": {"matched_heads": 8}},
+        {"query_init": 0.02},
+        {"blocks": 4, "input_dependent": 2},
+        {"window": 2},
+        {"blocks": 4, "conv": (4, 8, 12)},
+    )
     inert = frozenset({"queries.0", "gains.0"})
     heads: int = 1
+    key_groups: int = 1
+    """Groups of channels with a key norm of their own."""
 
     def __init__(self, model: ModelConfig, config: AttnResConfig) -> None:
         super().__init__(model, config)
+        self.config = config
         self.sublayers = 2 * model.layers
         self.block_size = block_size(config, model.layers)
         self.eps = model.norm_eps
-        sites = self.sublayers + 1
-        self.queries = nn.ParameterList(nn.Parameter(torch.zeros(model.d_model)) for _ in range(sites))
-        self.gains = nn.ParameterList(nn.Parameter(torch.ones(model.d_model)) for _ in range(sites))
+        self.scale = config.logit_scale
+        sites, width, rank = self.sublayers + 1, model.d_model, config.input_dependent or 0
+        self.queries = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(sites))
+        self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in range(sites))
+        # none at site 0, which has nothing to choose from
+        self.query_down = nn.ParameterList(nn.Parameter(torch.zeros(width, rank)) for _ in range(sites - 1) if rank)
+        self.query_up = nn.ParameterList(nn.Parameter(torch.zeros(rank, width)) for _ in range(sites - 1) if rank)
+        self.convs = MixedConvs(config.conv, width, sites) if config.conv else None
 
     def start(self, x_BTD: Tensor, ctx: Context) -> History:
-        return History(ctx, (x_BTD,), (inverse_rms(x_BTD, self.eps),))
+        return History(ctx, (x_BTD,), (self._inverse(x_BTD),))
 
     def read(self, state: History, i: int, norm: Norm) -> tuple[Tensor, History]:
         return norm(self._mix(state, i)), state
@@ -79,16 +131,62 @@ class AttnRes(ResidualScheme):
         if i % self.block_size:
             y_BTD = sources[-1] + y_BTD
             sources, inverse = sources[:-1], inverse[:-1]
-        return History(carry.ctx, (*sources, y_BTD), (*inverse, inverse_rms(y_BTD, self.eps)))
+        return History(carry.ctx, (*sources, y_BTD), (*inverse, self._inverse(y_BTD)))
 
     def readout(self, state: History, norm: Norm) -> Tensor:
         return norm(self._mix(state, self.sublayers))
 
+    def _inverse(self, source_BTD: Tensor) -> Tensor:
+        return inverse_rms(source_BTD, self.eps, self.key_groups)
+
     def _mix(self, state: History, site: int) -> Tensor:
-        routing = (state.sources, state.inverse, self.queries[site], self.gains[site], self.heads)
-        if state.ctx.recorder is not None:
-            state.ctx.recorder.record("depth_weights", site, depth_weights(*routing))
-        return depth_mix(*routing)
+        sources, inverse = state.sources, state.inverse
+        if self.config.window is not None and len(sources) > self.config.window + 1:
+            sources = (sources[0], *sources[-self.config.window :])
+            inverse = (inverse[0], *inverse[-self.config.window :])
+        query = self._query(sources[-1], inverse[-1], site)
+        if self.convs is not None:
+            sources = tuple(self.convs(v, site, state.ctx.doc_ids_BT) for v in sources)
+            inverse = tuple(self._inverse(v) for v in sources)
+        routing = (sources, inverse, query, self.gains[site], self.heads)
+        mixed_BTD = depth_mix(*routing)
+        recorder = state.ctx.recorder
+        if recorder is not None:
+            recorder.record("depth_weights", site, depth_weights(*routing))
+            recorder.record("source_norm", site, torch.stack([_rms(v) for v in sources]).unsqueeze(1))
+            recorder.record("input_norm", site, _rms(mixed_BTD)[None, None])
+        return mixed_BTD
+
+    def _query(self, newest_BTD: Tensor, inverse: Tensor, site: int) -> Tensor:
+        """The site's scaled query, [D], or [B, T, D] where it depends on the input."""
+        query = self.queries[site]
+        if self.query_down and site > 0:
+            dtype = routing_dtype(newest_BTD)
+            with no_autocast(newest_BTD):
+                normed = newest_BTD.to(dtype).unflatten(-1, (self.key_groups, -1))
+                normed = (
+                    normed * inverse.view(self.key_groups, *newest_BTD.shape[:-1]).movedim(0, -1)[..., None]
+                ).flatten(-2)
+                query = query.to(dtype) + normed @ self.query_down[site - 1].to(dtype) @ self.query_up[site - 1].to(
+                    dtype
+                )
+        return query if self.scale == 1 else query * self.scale
+
+    def init_std(self, name: str) -> float | None:
+        if name.startswith("query_down."):
+            return LOW_RANK_STD
+        return self.config.query_init if name.startswith("queries.") and self.config.query_init else None
+
+    def lr_scale(self, name: str) -> float:
+        return self.config.query_lr if name.startswith("quer") else 1.0
+
+    @classmethod
+    def differs_from_vanilla(cls, config: AttnResConfig) -> str:
+        if config.query_init:
+            return "its queries start random, so sources are weighted unequally"
+        if config.window is not None:
+            return "sources outside the window are missing from the sum"
+        return ""
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
@@ -98,6 +196,18 @@ class AttnRes(ResidualScheme):
                 f"blocks {config.blocks} is more than the {sublayers} sublayers of {model.layers} layers: "
                 f"allowed are 1 to {sublayers}, or null for full"
             )
+        if config.input_dependent is not None and config.input_dependent > model.d_model:
+            raise ValueError(
+                f"input_dependent {config.input_dependent} is a rank above d_model {model.d_model}: "
+                f"allowed are 1 to {model.d_model}, or null for queries that are the same for every token"
+            )
+        most = max(_all_sources(config, model.layers)) - 1
+        if config.window is not None and config.window >= most:
+            raise ValueError(
+                f"window {config.window} leaves out none of the {most} sources beside the embedding: "
+                f"allowed are 1 to {most - 1}, or null for all"
+            )
+        check_kernels(config.conv, model.seq_len)
 
     @classmethod
     def depth_blocks(cls, layers: int, config: AttnResConfig) -> int:
@@ -112,13 +222,23 @@ class AttnRes(ResidualScheme):
         return model.d_model * max(sources_per_site(config, model.layers))
 
     @classmethod
+    def cache_values(cls, model: ModelConfig, config: AttnResConfig) -> int:
+        # each of the 2L + 1 tensors that is ever a source is looked back at
+        return MixedConvs.cache_values(config.conv, model.d_model) * (2 * model.layers + 1)
+
+    @classmethod
     def params(cls, model: ModelConfig, config: AttnResConfig) -> int:
-        return 2 * model.d_model * (2 * model.layers + 1)
+        width, sites = model.d_model, 2 * model.layers + 1
+        low_rank = 2 * width * (config.input_dependent or 0) * (sites - 1)
+        return 2 * width * sites + low_rank + MixedConvs.params(config.conv, width) * sites
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: AttnResConfig) -> int:
+        width, sites = model.d_model, 2 * model.layers + 1
         visits = sum(sources_per_site(config, model.layers))
-        return 4 * model.d_model * visits + 2 * model.d_model * (2 * model.layers + 1)
+        low_rank = 4 * width * (config.input_dependent or 0) * (sites - 1)
+        convs = (MixedConvs.flops(config.conv, width) + 2 * width) * visits if config.conv else 0
+        return 4 * width * visits + 2 * width * sites + low_rank + convs
 
     @classmethod
     def bytes_per_token(cls, model: ModelConfig, config: AttnResConfig) -> int:
@@ -141,5 +261,15 @@ def actual_blocks(config: AttnResConfig, layers: int) -> int:
 
 def sources_per_site(config: AttnResConfig, layers: int) -> tuple[int, ...]:
     """Number of sources of each of the 2L + 1 sites, the output site last."""
+    most = math.inf if config.window is None else config.window + 1
+    return tuple(int(min(count, most)) for count in _all_sources(config, layers))
+
+
+def _all_sources(config: AttnResConfig, layers: int) -> tuple[int, ...]:
+    """Sources of each site before a window hides some."""
     size = block_size(config, layers)
     return tuple(math.ceil(site / size) + 1 for site in range(2 * layers + 1))
+
+
+def _rms(source_BTD: Tensor) -> Tensor:
+    return source_BTD.detach().square().mean(-1).sqrt()

@@ -237,3 +237,17 @@ def test_the_path_is_chosen_by_the_environment(monkeypatch):
     first, second, query, gain = draw(2)
     with pytest.raises(ValueError, match="fusd"):
         mix([first, second], query, gain, 4)
+
+
+def test_two_phases_merged_online_are_one_pass():
+    """The finished sources first, then the running one, merged by their maxima (AttnRes, algorithm 1)."""
+    *sources, query, gain = draw(5)
+    keys = [v * inverse_rms(v, EPS).unsqueeze(-1) * gain for v in sources]
+    logits = torch.stack([key @ query for key in keys])
+    first = logits[:-1].max(0).values
+    weights = (logits[:-1] - first).exp()
+    partial = torch.einsum("kbt,kbtd->btd", weights, torch.stack(sources[:-1]))
+    top = torch.maximum(first, logits[-1])
+    lift, last = (first - top).exp(), (logits[-1] - top).exp()
+    merged = (lift[..., None] * partial + last[..., None] * sources[-1]) / (lift * weights.sum(0) + last)[..., None]
+    torch.testing.assert_close(mix(sources, query, gain, 1), merged, rtol=0, atol=tolerances.FLOAT64)

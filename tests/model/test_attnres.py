@@ -143,12 +143,11 @@ def test_the_output_site_uses_the_last_source(settings, monkeypatch):
 
 class Telemetry:
     def __init__(self):
-        self.weights = {}
+        self.values = {}
 
     def record(self, name, site, value):
-        assert name == "depth_weights"
         assert not value.requires_grad
-        self.weights[site] = value
+        self.values.setdefault(name, {})[site] = value
 
 
 @pytest.mark.parametrize("blocks", [None, 1, 4])
@@ -156,9 +155,15 @@ def test_the_recorder_sees_every_site_and_changes_nothing(blocks):
     model, recorder = randomised("mhar", {"heads": 4, "blocks": blocks}), Telemetry()
     assert torch.equal(model(TOKENS, recorder=recorder), model(TOKENS))
     counts = sources_per_site(AttnResConfig(blocks=blocks), 4)
-    assert [recorder.weights[site].shape for site in range(SITES)] == [(k, 4, 2, 8) for k in counts]
-    for value in recorder.weights.values():
+    assert set(recorder.values) == {"depth_weights", "source_norm", "input_norm"}
+    weights, norms = recorder.values["depth_weights"], recorder.values["source_norm"]
+    assert [weights[site].shape for site in range(SITES)] == [(k, 4, 2, 8) for k in counts]
+    for value in weights.values():
         torch.testing.assert_close(value.sum(0), torch.ones_like(value[0]), rtol=0, atol=tolerances.FLOAT64)
+    assert [norms[site].shape for site in range(SITES)] == [(k, 1, 2, 8) for k in counts]
+    embedded = model.embedding(TOKENS).square().mean(-1).sqrt()
+    torch.testing.assert_close(norms[SITES - 1][0, 0], embedded, rtol=0, atol=tolerances.FLOAT64)
+    torch.testing.assert_close(recorder.values["input_norm"][0][0, 0], embedded, rtol=0, atol=tolerances.FLOAT64)
 
 
 @pytest.mark.parametrize(
