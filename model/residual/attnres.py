@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
 from kernels.precision import no_autocast, routing_dtype
 from model.config import ModelConfig, Settings
-from model.residual._control_conv import MixedConvs, check_kernels
+from model.residual._control_conv import Kernels, MixedConvs, check_kernels, conv_cache, conv_flops, conv_params
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
 
 LOW_RANK_STD = 0.02
@@ -65,7 +65,7 @@ class AttnResConfig(SchemeConfig):
     query_lr: float = Field(1.0, gt=0)
     input_dependent: int | None = Field(None, gt=0)
     window: int | None = Field(None, gt=0)
-    conv: tuple[int, ...] = ()
+    conv: Kernels = ()
 
     @property
     def logit_scale(self) -> float:
@@ -117,7 +117,7 @@ class AttnRes(ResidualScheme):
         # none at site 0, which has nothing to choose from
         self.query_down = nn.ParameterList(nn.Parameter(torch.zeros(width, rank)) for _ in range(sites - 1) if rank)
         self.query_up = nn.ParameterList(nn.Parameter(torch.zeros(rank, width)) for _ in range(sites - 1) if rank)
-        self.convs = MixedConvs(config.conv, width, sites) if config.conv else None
+        self.convs = MixedConvs(config.conv, sites, width)
 
     def start(self, x_BTD: Tensor, ctx: Context) -> History:
         return History(ctx, (x_BTD,), (self._inverse(x_BTD),))
@@ -145,7 +145,7 @@ class AttnRes(ResidualScheme):
             sources = (sources[0], *sources[-self.config.window :])
             inverse = (inverse[0], *inverse[-self.config.window :])
         query = self._query(sources[-1], inverse[-1], site)
-        if self.convs is not None:
+        if self.config.conv:
             sources = tuple(self.convs(v, site, state.ctx.doc_ids_BT) for v in sources)
             inverse = tuple(self._inverse(v) for v in sources)
         routing = (sources, inverse, query, self.gains[site], self.heads)
@@ -224,20 +224,20 @@ class AttnRes(ResidualScheme):
     @classmethod
     def cache_values(cls, model: ModelConfig, config: AttnResConfig) -> int:
         # each of the 2L + 1 tensors that is ever a source is looked back at
-        return MixedConvs.cache_values(config.conv, model.d_model) * (2 * model.layers + 1)
+        return conv_cache(config.conv, 2 * model.layers + 1, model.d_model)
 
     @classmethod
     def params(cls, model: ModelConfig, config: AttnResConfig) -> int:
         width, sites = model.d_model, 2 * model.layers + 1
         low_rank = 2 * width * (config.input_dependent or 0) * (sites - 1)
-        return 2 * width * sites + low_rank + MixedConvs.params(config.conv, width) * sites
+        return 2 * width * sites + low_rank + conv_params(config.conv, sites, width)
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: AttnResConfig) -> int:
         width, sites = model.d_model, 2 * model.layers + 1
         visits = sum(sources_per_site(config, model.layers))
         low_rank = 4 * width * (config.input_dependent or 0) * (sites - 1)
-        convs = (MixedConvs.flops(config.conv, width) + 2 * width) * visits if config.conv else 0
+        convs = conv_flops(config.conv, visits, width) + 2 * width * visits if config.conv else 0
         return 4 * width * visits + 2 * width * sites + low_rank + convs
 
     @classmethod

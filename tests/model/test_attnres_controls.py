@@ -52,7 +52,7 @@ def gradients(model):
 def folded(scheme, site, v):
     """The mean of a source and its convolutions, tap by tap."""
     streams = [v]
-    for taps in scheme.convs.taps_of(site):
+    for taps in scheme.convs.taps[site]:
         shifted = [torch.cat((torch.zeros_like(v[:, :lag]), v[:, : v.shape[1] - lag]), 1) for lag in range(len(taps))]
         streams.append(sum(tap * part for tap, part in zip(taps, shifted, strict=True)))
     return torch.stack(streams).mean(0)
@@ -252,8 +252,8 @@ def test_parameters_and_flops_at_real_sizes(width, layers, settings):
 @pytest.mark.parametrize(
     ("scheme", "settings", "message"),
     [
-        ("attnres", {"conv": (4, 16)}, "kernel 16 is longer than the context of 12"),
-        ("attnres", {"conv": (0,)}, "kernel 0"),
+        ("attnres", {"conv": (4, 16)}, "conv kernel 16 is longer than the context of 12 tokens"),
+        ("attnres", {"conv": (0,)}, "kernel 0 is no length"),
         ("attnres", {"blocks": -1}, "greater than 0"),
         ("attnres", {"query_lr": 0}, "greater than 0"),
         ("attnres", {"query_init": -0.1}, "greater than or equal to 0"),
