@@ -16,6 +16,7 @@ from typing import Any
 
 import pandas as pd
 
+from model.config import words
 from model.errors import InputError, run_app
 from sweeps.files import read_json
 from sweeps.segments import COLUMNS, SCHEMA_VERSION, Kind, NewerSchema, read_segments
@@ -34,6 +35,7 @@ __all__ = [
     "run_app",
     "run_folders",
     "run_state",
+    "words",
 ]
 
 # column: (type, unit or meaning)

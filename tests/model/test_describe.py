@@ -17,6 +17,8 @@ from model.errors import run_app
 from model.residual import scheme_names
 from model.residual.vanilla import Vanilla
 
+LISTED = ", ".join(scheme_names())
+
 
 def run(*arguments):
     """The command as a person runs it: exit code, stdout, stderr."""
@@ -155,8 +157,7 @@ def test_runs_as_a_module_and_answers_a_wrong_scheme_without_torch():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    listed = ", ".join(scheme_names())
-    assert result.stderr == f"error: unknown scheme 'vanila': did you mean 'vanilla'? schemes are {listed}\n"
+    assert result.stderr == f"error: unknown scheme 'vanila': did you mean 'vanilla'? schemes are {LISTED}\n"
 
 
 def test_values_are_yaml():
