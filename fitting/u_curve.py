@@ -24,7 +24,7 @@ from fitting.points import PAIRED_TOLERANCE, clusters
 from fitting.result import UCurve, UCurveCell, UCurveResult
 from fitting.serialise import write_json
 from fitting.show import show_u_curve
-from fitting.sources import StudyTable, load_tables
+from fitting.sources import StudyTable, load_tables, reconstructions
 from sweeps.schema import InputError, run_app, words
 
 LEVEL = 0.9
@@ -74,7 +74,7 @@ def analyse(
                 level=level,
                 curves=tuple(sorted(curves, key=lambda curve: (curve.flops, curve.size))),
                 excluded=tuple(one for one in gated.excluded if one.arm in mine),
-                notes=gated.notes,
+                notes=gated.notes + reconstructions(part),
             )
         )
     return results
