@@ -167,11 +167,11 @@ class Plan:
         if not far:
             return ""
         worst = max(far, key=lambda run: abs(run.deviation))
-        counted = "1 run is" if len(far) == 1 else f"{len(far)} of {len(self.runs)} runs are"
+        counted = f"1 of {len(self.runs)} runs is" if len(far) == 1 else f"{len(far)} of {len(self.runs)} runs are"
         return (
             f"warning: {counted} more than {100 * FLOPS_TOLERANCE:g}% off the planned FLOPs after rounding to whole "
             f"steps, and every fit will leave {'it' if len(far) == 1 else 'them'} out; the worst is {worst.size}, "
-            f"{worst.arm}: {100 * worst.deviation:+.1f}% in {worst.steps:,} steps of {worst.config.tokens_per_step:,} "
+            f"{worst.arm}: {100 * worst.deviation:+.1f}% in {worst.steps:,} x {worst.config.tokens_per_step:,} "
             "tokens. Give a larger budget or a smaller batch"
         )
 

@@ -267,11 +267,11 @@ def test_runs_that_no_fit_will_take_are_announced(tmp_path):
     (line,) = [line for line in summary(plan) if line.startswith("warning")]
     assert line == plan.off_plan
     assert line.startswith("warning: 2 of 3 runs are more than 5% off the planned FLOPs")
-    assert "the worst is s, vanilla: -31.7% in 1 steps of 2,048 tokens" in line
+    assert "the worst is s, vanilla: -31.7% in 1 x 2,048 tokens" in line
     assert line.endswith("Give a larger budget or a smaller batch")
     smaller = planned(tmp_path, sizes=sizes, batch={"sequences": 1})  # the remedy that is named
     assert smaller.off_plan == ""
-    assert "1 run is" in planned(tmp_path, sizes=[SIZE | {"tokens": [100_000, 3_000]}]).off_plan
+    assert "1 of 2 runs is" in planned(tmp_path, sizes=[SIZE | {"tokens": [100_000, 3_000]}]).off_plan
 
 
 def test_reconstructions_are_told_and_recorded(tmp_path, monkeypatch):
