@@ -12,9 +12,9 @@ from fitting.fit import OBJECTIVE, CurveFit, fit_curves
 from fitting.gate import gate
 from fitting.points import curve_points, pairing
 from fitting.policy import Policy, alone, parse_policy, pinned
-from fitting.result import CurvePoint, FitResult, IsoLossResult, Speedup
+from fitting.result import CurvePoint, Exclusion, FitResult, IsoLossResult, Speedup
 from fitting.solver import Array
-from fitting.sources import StudyTable
+from fitting.sources import StudyTable, reconstructions
 from fitting.speedup import curve_speedup, point_speedups, speedup_result
 from fitting.uncertainty import LEVEL, Strata, strata
 from sweeps.schema import InputError
@@ -42,6 +42,7 @@ def analyse(
     gated = gate(study, loss, allow_mixed)
     points, not_best, notes = curve_points(gated.rows)
     by_arm = {arm: [point for point in points if point.arm == arm] for arm in study.order}
+    left_out = gated.excluded + not_best
     chosen, how = _reference(study, reference)
     own: dict[str, CurveFit] = {}
     fits: dict[str, FitResult] = {}
@@ -66,11 +67,11 @@ def analyse(
         joint=tuple(joint.fits[arm] for arm in by_arm if arm in joint.fits),
         joint_status=joint.status,
         speedups=tuple(speedups),
-        excluded=gated.excluded + not_best,
-        notes=gated.notes + how + alone_note + notes,
+        excluded=left_out,
+        notes=gated.notes + reconstructions(study.rows) + how + alone_note + notes,
         settings={"objective": OBJECTIVE, "level": level, "allow_mixed": allow_mixed, "paired_by": joint.paired_by},
         points=points,
-        failure=_failure(study, chosen, fits),
+        failure=_failure(study, chosen, fits, left_out),
     )
 
 
@@ -166,13 +167,26 @@ def _speedup(
     return speedup_result(arm, reference, curve, points)
 
 
-def _failure(study: StudyTable, reference: str, fits: Mapping[str, FitResult]) -> str | None:
+def _failure(
+    study: StudyTable, reference: str, fits: Mapping[str, FitResult], left_out: Sequence[Exclusion]
+) -> str | None:
     """The error of a study in which nothing is left to compare: no reference, or no other arm."""
     where = f"{study.source}: study {study.name}"
     if not fits[reference].ok:
-        return f"{where}: the reference {reference}: {fits[reference].status}"
+        return f"{where}: the reference {reference}: {fits[reference].status}{_left_out(left_out, [reference])}"
     others = [fit for arm, fit in fits.items() if arm != reference]
     if others and not any(fit.ok for fit in others):
         listed = "; ".join(f"{fit.arm}: {fit.status}" for fit in others)
-        return f"{where}: no arm besides {reference} can be fitted: {listed}"
+        unfitted = [fit.arm for fit in others]
+        return f"{where}: no arm besides {reference} can be fitted: {listed}{_left_out(left_out, unfitted)}"
     return None
+
+
+def _left_out(excluded: Sequence[Exclusion], arms: Sequence[str]) -> str:
+    """How many runs are missing in the fits, and why the first of `arms` (else of any) is: often the cause."""
+    if not excluded:
+        return ""
+    first = next((one for one in excluded if one.arm in arms), excluded[0])
+    counted = "1 run was left out" if len(excluded) == 1 else f"{len(excluded)} runs were left out, the first"
+    name = ", ".join(part for part in (first.run, first.arm, first.size) if part)
+    return f"; {counted} ({name}): {first.reason}"

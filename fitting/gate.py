@@ -2,9 +2,9 @@
 error.
 
 Left out: rows that cannot be read, runs outside the study's grid, not finished, with an unfinished schedule, without a
-usable loss, with achieved FLOPs more than 5% off the plan, and losses more than 1 nat above the same arm's best at a
-smaller budget (they count as diverged). Two data fingerprints, tokenizers, evaluation sets or FLOPs conventions inside
-one study are an error unless the person allows them, and then a note.
+usable loss, with achieved FLOPs off the plan by more than `FLOPS_TOLERANCE`, and losses more than 1 nat above the same
+arm's best at a smaller budget (they count as diverged). Two data fingerprints, tokenizers, evaluation sets or FLOPs
+conventions inside one study are an error unless the person allows them, and then a note.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ import pandas as pd
 
 from fitting.result import Exclusion
 from fitting.sources import StudyTable
-from sweeps.schema import InputError
+from sweeps.schema import FLOPS_TOLERANCE, InputError
 
 LOSSES = {"val": "loss", "train_tail": "train_tail", "bpb": "bpb"}
-FLOPS_TOLERANCE = 0.05
 DIVERGED_ABOVE = 1.0  # nats above the arm's best loss at a smaller budget
 MUST_AGREE = {
     "data_fingerprint": "data fingerprints",

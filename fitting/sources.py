@@ -39,6 +39,20 @@ class StudyTable:
         return tuple(arm for arm in dict.fromkeys(self.rows["arm"]) if arm)
 
 
+def reconstructions(rows: pd.DataFrame) -> tuple[str, ...]:
+    """A sentence for each scheme whose source does not specify it, with its arms in the order of the rows."""
+    arms: dict[tuple[str, str], list[str]] = {}
+    if "reconstruction" in rows:
+        for row in rows.to_dict("records"):
+            if row["reconstruction"] and row.get("in_grid", True):
+                arms.setdefault((str(row["scheme"]), str(row["reconstruction"])), []).append(str(row["arm"]))
+    return tuple(
+        f"reconstruction ({'; '.join(dict.fromkeys(named))}): what the source of {scheme} leaves open was chosen here: "
+        f"{chosen}"
+        for (scheme, chosen), named in arms.items()
+    )
+
+
 def load_tables(paths: Iterable[Path | str]) -> list[StudyTable]:
     """The studies under `paths`: folders of runs or tables. Parts of one study in several roots are put together."""
     roots: dict[str, list[pd.DataFrame]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json as json_format
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,8 +24,8 @@ from fitting.points import PAIRED_TOLERANCE, clusters
 from fitting.result import UCurve, UCurveCell, UCurveResult
 from fitting.serialise import write_json
 from fitting.show import show_u_curve
-from fitting.sources import StudyTable, load_tables
-from sweeps.schema import InputError, run_app
+from fitting.sources import StudyTable, load_tables, reconstructions
+from sweeps.schema import InputError, run_app, words
 
 LEVEL = 0.9
 
@@ -74,7 +74,7 @@ def analyse(
                 level=level,
                 curves=tuple(sorted(curves, key=lambda curve: (curve.flops, curve.size))),
                 excluded=tuple(one for one in gated.excluded if one.arm in mine),
-                notes=gated.notes,
+                notes=gated.notes + reconstructions(part),
             )
         )
     return results
@@ -84,7 +84,7 @@ def _families(study: StudyTable, rows: pd.DataFrame, over: str) -> tuple[pd.Data
     """The rows that have the setting, with columns family, setting and scale; and the arms of each family of two or
     more values."""
     settings = [_settings(study, row, over) for row in rows.to_dict("records")]
-    values = [_value(each.get(over)) for each in settings]
+    values = [_value(_inside(each, over)) for each in settings]
     labelled = rows.assign(
         setting=values,
         family=[_family(row, each, over) for row, each in zip(rows.to_dict("records"), settings, strict=True)],
@@ -117,20 +117,43 @@ def _value(given: Any) -> float:
 
 
 def _family(row: Mapping[str, Any], settings: Mapping[str, Any], over: str) -> str:
-    others = {key: value for key, value in sorted(settings.items()) if key != over}
-    return " ".join([str(row["scheme"]), *(f"{key}={_plain(value)}" for key, value in others.items())])
+    return " ".join([str(row["scheme"]), *words(_without(settings, over))])
 
 
-def _plain(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+def _inside(settings: Mapping[str, Any], over: str) -> Any:
+    """The setting `over`; `scale.matched_heads` is the key of a setting that is a mapping."""
+    if over in settings:
+        return settings[over]
+    key, _, rest = over.partition(".")
+    inner = settings.get(key)
+    return _inside(inner, rest) if rest and isinstance(inner, Mapping) else None
+
+
+def _without(settings: Mapping[str, Any], over: str) -> dict[str, Any]:
+    """All settings but `over`."""
+    others = {key: value for key, value in settings.items() if key != over}
+    key, _, rest = over.partition(".")
+    if over not in settings and rest and isinstance(others.get(key), Mapping):
+        others[key] = _without(others[key], rest)
+        if not others[key]:
+            del others[key]
+    return others
+
+
+def numbers(settings: Mapping[str, Any], place: str = "") -> Iterator[tuple[str, float]]:
+    """Every setting that is a number, with its name as `over` takes it."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from numbers(value, f"{place}{key}.")
+        elif math.isfinite(_value(value)):
+            yield f"{place}{key}", _value(value)
 
 
 def _what_varies(study: StudyTable, settings: Sequence[Mapping[str, Any]]) -> str:
     seen: dict[str, set[float]] = {}
     for each in settings:
-        for key, value in each.items():
-            if math.isfinite(_value(value)):
-                seen.setdefault(key, set()).add(_value(value))
+        for key, value in numbers(each):
+            seen.setdefault(key, set()).add(value)
     varying = sorted(key for key, found in seen.items() if len(found) > 1)
     if varying:
         return f"no scheme has two values of it; settings that vary: {', '.join(varying)}"

@@ -13,15 +13,22 @@ differ in it are never fitted together.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from model.config import ModelConfig
 from model.residual import load_scheme
-from model.residual.base import ResidualScheme, SchemeConfig
+from model.residual.base import STREAM_BYTES, ResidualScheme, SchemeConfig
 
 FLOPS_CONVENTION = "v1"
 
 Settings = Mapping[str, Any] | None
+
+
+class Cost(NamedTuple):
+    """One cost of a model: with the vanilla residual stream, and with the scheme."""
+
+    vanilla: int
+    total: int
 
 
 def resolve_scheme(
@@ -93,3 +100,26 @@ def scheme_bytes_per_token(model: ModelConfig, scheme: str = "vanilla", settings
     """Forward bytes per token of residual traffic, beyond vanilla's."""
     scheme_class, config = resolve_scheme(model, scheme, settings)
     return scheme_class.bytes_per_token(model, config)
+
+
+def scheme_costs(model: ModelConfig, scheme: str = "vanilla", settings: Settings = None) -> dict[str, Cost]:
+    """What the scheme costs beside vanilla, by name; vanilla's residual traffic is 3D values a sublayer (read the
+    stream and the output, write the stream)."""
+    scheme_class, config = resolve_scheme(model, scheme, settings)
+    own_bytes = STREAM_BYTES * 3 * model.d_model * 2 * model.layers
+    return {
+        "parameters": Cost(
+            sum(parameter_terms(model).values()), sum(parameter_terms(model, scheme, settings).values())
+        ),
+        "forward FLOPs/token": Cost(
+            sum(forward_flops_per_token(model).values()),
+            sum(forward_flops_per_token(model, scheme, settings).values()),
+        ),
+        "residual bytes/token, forward": Cost(own_bytes, own_bytes + scheme_class.bytes_per_token(model, config)),
+        "state bytes, per token in flight": Cost(
+            STREAM_BYTES * model.d_model, STREAM_BYTES * scheme_class.state_values(model, config)
+        ),
+        "state bytes, per sequence, convolution tails": Cost(
+            0, STREAM_BYTES * scheme_class.cache_values(model, config)
+        ),
+    }

@@ -7,6 +7,7 @@ streams, H routing heads, K sources over depth, F MLP width, V vocabulary, M = B
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -34,6 +35,23 @@ def _refuse_bool_as_number(key: str, value: Any, annotation: Any) -> None:
     """True would pass as 1: `heads: yes` must be an error, not one head."""
     if isinstance(value, bool) and annotation in (int, float, int | None, float | None):
         raise ValueError(f"{key} is {value}, a truth value; a number is needed")
+
+
+def words(settings: Mapping[str, Any]) -> list[str]:
+    """Settings as text, `key=value` each and sorted by key; a mapping is `key=inner:value`, a list `key=a,b`."""
+    return [f"{key}={_word(settings[key])}" for key in sorted(settings)]
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, BaseModel):
+        value = {name: getattr(value, name) for name in type(value).model_fields}
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{_word(value[key])}" for key in sorted(value))
+    if isinstance(value, list | tuple):
+        return ",".join(_word(part) for part in value)
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class ModelConfig(Settings):

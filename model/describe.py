@@ -1,12 +1,17 @@
 """`python -m model.describe --scheme mhar --d-model 1024 --layers 24 --set heads=8`: what a model costs, by term.
 
-Parameters, forward FLOPs per token under the convention of `model.accounting`, the scheme's overhead over
-vanilla and its residual traffic. Nothing is built. A setting that does not fit is one line and exit code 2.
+Parameters and forward FLOPs per token under the convention of `model.accounting`, then what the scheme adds to
+vanilla: its overhead, residual traffic and the state it keeps in inference. `--schemes` prints the table of all
+schemes instead, and `--write FILE` puts it between that file's markers. Nothing is built. A setting that does not fit
+is one line and exit code 2.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -14,15 +19,22 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
-from model.config import ModelConfig
+from model.config import ModelConfig, words
 from model.errors import InputError, run_app
 from model.residual import check_name
+
+if TYPE_CHECKING:
+    from model.accounting import Cost
+    from model.residual.base import ResidualScheme, SchemeConfig
 
 HEAD_WIDTH = 64
 MLP_MULTIPLE = 128
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 WIDEST = 1000  # columns of a terminal, only to measure the table
+NO_MAPPING = ("float_type", "int_type", "string_type", "literal_error", "tuple_type")
+SHOWN_RUNS = 12  # runs of equal numbers that one line shows
 
 
 @app.command()
@@ -40,6 +52,10 @@ def main(
     seq_len: Annotated[int, typer.Option(help="Tokens a sequence T.")] = 2048,
     tied: Annotated[bool, typer.Option("--tied/--untied", help="Head shares the embedding.")] = False,
     qk_norm: Annotated[bool, typer.Option("--qk-norm/--no-qk-norm", help="Norm on queries and keys.")] = False,
+    schemes: Annotated[bool, typer.Option("--schemes", help="Print the table of all schemes, in markdown.")] = False,
+    write: Annotated[
+        Path | None, typer.Option(help="With --schemes: replace the table in this file.", show_default=False)
+    ] = None,
 ) -> None:
     """Parameters, FLOPs per token and bytes of one model, by term."""
     try:
@@ -59,51 +75,119 @@ def main(
             tied=tied,
             qk_norm=qk_norm,
         )
-        table = describe(model, scheme, parse_settings(settings or []))
+        if schemes or write is not None:
+            _all_schemes(model, schemes, write)
+            return
+        parts = describe(model, scheme, parse_settings(settings or []))
     except ValueError as error:
         raise InputError(one_line(error)) from error
     console = Console()
     # numbers cut to fit a narrow terminal would be wrong numbers
-    needed = Measurement.get(console, console.options.update(width=WIDEST), table).maximum
-    Console(width=max(console.width, needed)).print(table)
+    needed = max(Measurement.get(console, console.options.update(width=WIDEST), part).maximum for part in parts)
+    for part in parts:
+        Console(width=max(console.width, needed), highlight=False).print(part)
 
 
-def describe(model: ModelConfig, scheme: str, settings: dict[str, Any]) -> Table:
-    """The table: a row a term, then the forward total and training."""
+def _all_schemes(model: ModelConfig, wanted: bool, target: Path | None) -> None:
+    """The table of all schemes to stdout, or into a file."""
+    if not wanted:
+        raise ValueError(f"--write {target}: only with --schemes")
+    from model import scheme_table
+
+    table = scheme_table.markdown(model)
+    if target is None:
+        print(table, end="")
+    else:
+        scheme_table.write(target, table)
+
+
+def describe(model: ModelConfig, scheme: str, settings: Mapping[str, Any]) -> list[Table | Text]:
+    """A table by term, one of what the scheme adds to vanilla, and what is known of the scheme."""
     # torch is imported only here, so that wrong options are answered at once
+    from model import accounting
+
+    scheme_class, config = accounting.resolve_scheme(model, scheme, settings)
+    given = {key: getattr(config, key) for key in type(config).model_fields if key in settings}
+    return [
+        _by_term(model, " ".join([scheme, *words(given)]), scheme, settings),
+        _beyond_vanilla(model, accounting.scheme_costs(model, scheme, settings)),
+        Text("\n".join(_facts(scheme_class, config, model.layers))),
+    ]
+
+
+def _by_term(model: ModelConfig, arm: str, scheme: str, settings: Mapping[str, Any]) -> Table:
     from model import accounting
 
     parameters = accounting.parameter_terms(model, scheme, settings)
     flops = accounting.forward_flops_per_token(model, scheme, settings)
     total = sum(flops.values())
-    vanilla = total - flops["scheme"]
-    extra_bytes = accounting.scheme_bytes_per_token(model, scheme, settings)
     terms = list(flops)
     terms.insert(terms.index("head"), "norms")  # the one term with parameters but no counted FLOPs
-    arm = " ".join([scheme, *(f"{key}={value}" for key, value in settings.items())])
     table = Table(
         title=f"{arm}: D {model.d_model}, L {model.layers}, heads {model.heads}/{model.num_kv_heads}, "
         f"F {model.mlp_width}, V {model.vocab}, T {model.seq_len}, {'tied' if model.tied else 'untied'}",
         caption=f"FLOPs convention {accounting.FLOPS_CONVENTION}: a multiply-add is 2, causal attention at T/2, "
-        "head counted, training 3x forward; overhead and bytes are beyond vanilla",
+        "head counted, training 3x forward",
+        title_justify="left",
+        caption_justify="left",
     )
     table.add_column("term")
-    for title in ("parameters", "forward FLOPs/token", "share %", "overhead %", "bytes/token"):
+    for title in ("parameters", "forward FLOPs/token", "share %"):
         table.add_column(title, justify="right")
     for term in terms:
-        is_scheme = term == "scheme"
         table.add_row(
             term,
             f"{parameters.get(term, 0):,}",
             f"{flops.get(term, 0):,}",
             f"{100 * flops.get(term, 0) / total:.2f}",
-            f"{100 * flops[term] / vanilla:.3f}" if is_scheme else "",
-            f"{extra_bytes:,}" if is_scheme else "",
         )
     table.add_section()
-    table.add_row("total", f"{sum(parameters.values()):,}", f"{total:,}", "100.00", "", "")
-    table.add_row("training", "", f"{3 * total:,}", "", "", "")
+    table.add_row("total", f"{sum(parameters.values()):,}", f"{total:,}", "100.00")
+    table.add_row("training", "", f"{3 * total:,}", "")
     return table
+
+
+def _beyond_vanilla(model: ModelConfig, costs: Mapping[str, Cost]) -> Table:
+    table = Table(
+        title="What the scheme adds to vanilla",
+        caption="Residual bytes: reads and writes of the stream, vanilla's 3D values a sublayer; state: inference, at "
+        "its peak",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("")
+    for title in ("vanilla", "extra", "total", "overhead %"):
+        table.add_column(title, justify="right")
+    for name, (vanilla, total) in costs.items():
+        overhead = f"{100 * (total - vanilla) / vanilla:.3f}" if vanilla else ""
+        table.add_row(name, f"{vanilla:,}", f"{total - vanilla:,}", f"{total:,}", overhead)
+    return table
+
+
+def _facts(scheme_class: type[ResidualScheme], config: SchemeConfig, layers: int) -> list[str]:
+    """Sentences about the scheme: what its sites mix, where it is from, what it equals at the start."""
+    sources = scheme_class.sources_per_site(layers, config)
+    why = scheme_class.differs_from_vanilla(config)
+    lines = [
+        f"sources per site: {runs(sources)}; mean {sum(sources) / len(sources):.4g}, maximum {max(sources)}, "
+        f"{len(sources)} sites",
+    ]
+    if scheme_class.changes:
+        lines.append(f"changes: {scheme_class.changes}")
+    if scheme_class.paper:
+        lines.append(f"source: {scheme_class.paper}")
+    if scheme_class.reconstruction:
+        lines.append(f"reconstruction: {scheme_class.reconstruction}")
+    return [*lines, f"equals vanilla at the start: {f'no, {why}' if why else 'yes'}"]
+
+
+def runs(values: Sequence[int]) -> str:
+    """Whole numbers in few words: `1, 2 x4, 3 x4` for repeats, `1 to 49` where each is one more than the last."""
+    if len(values) > 2 and all(after == before + 1 for before, after in pairwise(values)):
+        return f"{values[0]} to {values[-1]}, one more each"
+    groups = [(value, len(list(group))) for value, group in groupby(values)]
+    told = [str(value) if count == 1 else f"{value} x{count}" for value, count in groups]
+    return ", ".join(told if len(told) <= SHOWN_RUNS else [*told[: SHOWN_RUNS - 2], "...", told[-1]])
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
@@ -125,7 +209,10 @@ def one_line(error: ValueError) -> str:
     if not isinstance(error, ValidationError):
         return " ".join(str(error).split())
     parts = []
-    for item in error.errors(include_url=False):
+    found = error.errors(include_url=False)
+    # a mapping where one is allowed besides a number: its own faults, not also that it is no number
+    inside = [item for item in found if not (isinstance(item["input"], dict) and item["type"] in NO_MAPPING)]
+    for item in inside or found:
         key = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
         given = f" (got {item['input']!r})" if key and item["type"] != "missing" else ""

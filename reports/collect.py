@@ -112,10 +112,8 @@ def swept_settings(table: StudyTable) -> list[str]:
             settings = {name: row[name] for name in row if name not in RUN_COLUMNS and name != "problem"}
         else:
             settings = json.loads(row["settings"]) if row["settings"] else {}
-        for name, value in settings.items():
-            number = pd.to_numeric(value, errors="coerce") if isinstance(value, (int, float, str)) else None
-            if number is not None and not isinstance(value, bool) and pd.notna(number):
-                seen.setdefault((str(name), str(row["scheme"])), set()).add(float(number))
+        for name, number in u_curve.numbers(settings):
+            seen.setdefault((name, str(row["scheme"])), set()).add(number)
     return sorted({name for (name, _), values in seen.items() if len(values) > 2})
 
 

@@ -122,7 +122,7 @@ def _tables_of(view: StudyView, name: str) -> tuple[Table, ...]:
     if iso is None:
         return ()
     if name == "speedup" and iso.speedups:
-        return (tables.iso_loss(iso),)
+        return (tables.iso_loss(iso, provenance.reconstructions(view)),)
     if name == "speedup-by-scale" and any(row.points for row in iso.speedups):
         return (tables.per_scale(iso, view),)
     if name == "loss":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from fitting import sources
 from reports import numbers, sentences
 from reports.view import LOSS_LABELS, StudyView, floats, texts
 
@@ -75,7 +76,8 @@ def facts(view: StudyView) -> list[Fact]:
 def warnings(view: StudyView) -> list[str]:
     """Sentences for what may bend the numbers: mixed code, uncommitted changes, runs that never made it."""
     frame = view.runs[_used(view)]
-    found = [f"{note[:1].upper()}{note[1:].rstrip('.')}." for note in view.iso.notes] if view.iso else []
+    told = reconstructions(view)
+    found = [*(_sentence(note) for note in view.iso.notes), *told] if view.iso else list(told)
     if view.iso and any(fit.at_bound or "not identified" in fit.status for fit in view.iso.joint):
         found.append(f"{view.iso.joint_status[:1].upper()}{view.iso.joint_status[1:]}.")
     commits = _distinct(texts(frame, "commit"))
@@ -97,6 +99,15 @@ def warnings(view: StudyView) -> list[str]:
         elif not view.study:
             found.append("The study's grid (study.json) is missing: cells that were never started cannot be shown.")
     return list(dict.fromkeys(found))
+
+
+def reconstructions(view: StudyView) -> tuple[str, ...]:
+    """Which arms are of schemes that their source does not specify, and what had to be chosen."""
+    return tuple(_sentence(note) for note in sources.reconstructions(view.runs))
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:].rstrip('.')}."
 
 
 def _used(view: StudyView) -> list[bool]:

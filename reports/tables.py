@@ -24,8 +24,8 @@ class Table:
     notes: tuple[str, ...] = field(default=())
 
 
-def iso_loss(result: IsoLossResult) -> Table:
-    """The two named speedups of every arm."""
+def iso_loss(result: IsoLossResult, notes: Sequence[str] = ()) -> Table:
+    """The two named speedups of every arm; `notes` stand below it."""
     freedom = {fit.arm: fit.degrees_of_freedom for fit in result.joint if fit.ok}
     rank = {
         arm: place for place, arm in enumerate(order_arms((item.arm for item in result.speedups), result.reference))
@@ -57,6 +57,7 @@ def iso_loss(result: IsoLossResult) -> Table:
             " reciprocal when two arms swap places, and each point carries the noise of its own run.",
             *_grouped([(item.arm, f"curve: {item.curve_status}") for item in ordered]),
             *_grouped([(item.arm, f"point: {item.point_status}") for item in ordered]),
+            *notes,
         ),
     )
 

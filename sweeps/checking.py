@@ -2,7 +2,8 @@
 
 Before pydantic sees a value it is walked along the types of its fields: unknown keys are refused, strings such as
 `3e-4` become numbers where the field is one (and stay text where it is text), whole floats such as 1e6 become ints,
-and truth values are no numbers. Imports no torch.
+and truth values are no numbers. Of a field of several types (a number or a mapping) the value decides which one is
+meant. Imports no torch.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import difflib
 import re
 import types
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from model.errors import InputError
 
@@ -42,6 +43,13 @@ NEEDED = {
     "string_too_short": "it must not be empty",
     "model_type": "a mapping is needed, such as {key: value}",
 }
+OTHER_KIND = frozenset(
+    {
+        *("int_type", "int_parsing", "int_from_float", "float_type", "float_parsing", "bool_type", "bool_parsing"),
+        *("literal_error", "list_type", "tuple_type", "dict_type", "model_type"),
+    }
+)
+"""pydantic's error types that say only that a value is of another type than one of several."""
 
 
 def check(settings: type[S], value: Any, path: str = "") -> S:
@@ -63,10 +71,11 @@ def fault(error: ValidationError, path: str = "") -> str:
         return f"{place} is missing: add it"
     if first["type"] == "value_error":
         return _located(place, first["msg"].removeprefix("Value error, "))
-    needed = NEEDED.get(first["type"])
-    if needed is None:
-        needed = first["msg"].replace("Input should be", "it must be", 1)
-    return f"{place or 'the file'} is {first['input']!r}: {needed}"
+    return f"{place or 'the file'} is {first['input']!r}: {_needed(first)}"
+
+
+def _needed(fault: Mapping[str, Any]) -> str:
+    return NEEDED.get(fault["type"]) or fault["msg"].replace("Input should be", "it must be", 1)
 
 
 def unknown(key: Any, keys: Iterable[str], path: str, what: str = "key") -> InputError:
@@ -89,21 +98,20 @@ def below(path: str, part: Any) -> str:
 
 def takes_list(annotation: Any) -> bool:
     """Whether a field of this type can hold a list."""
+    annotation = _bare(annotation)
     if _is_union(annotation):
         return any(takes_list(option) for option in get_args(annotation))
     return annotation in (list, tuple, set, frozenset) or get_origin(annotation) in (list, tuple, set, frozenset)
 
 
 def _prepare(value: Any, annotation: Any, path: str) -> Any:
-    if get_origin(annotation) is Annotated:
-        annotation = get_args(annotation)[0]
+    annotation = _bare(annotation)
     if _is_union(annotation):
         options = [option for option in get_args(annotation) if option is not type(None)]
-        if value is None or str in options:
+        nothing = value is None and type(None) in get_args(annotation)
+        if nothing or any(_bare(option) is str for option in options):
             return value
-        if len(options) > 1:  # where one of them is a list, the value decides
-            options = [option for option in options if takes_list(option) == isinstance(value, list)] or options
-        return _prepare(value, options[0], path)
+        return _prepare(value, options[0], path) if len(options) == 1 else _one_of(value, annotation, options, path)
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return _prepare_mapping(value, annotation, path) if isinstance(value, Mapping) else value
     if get_origin(annotation) in (list, tuple):
@@ -114,6 +122,41 @@ def _prepare(value: Any, annotation: Any, path: str) -> Any:
     if annotation in (int, float):
         return _number(value, annotation, path)
     return value
+
+
+def _one_of(value: Any, annotation: Any, options: list[Any], path: str) -> Any:
+    """`value` as the one of several types that it can be; those that no value of its kind can be are not complained
+    of."""
+    sections = [option for option in options if _is_section(option)]
+    if isinstance(value, Mapping) and len(sections) == 1:
+        return check(_bare(sections[0]), value, path)
+    if isinstance(value, bool) and bool in map(_bare, options):
+        return value
+    fits = [
+        option for option in options if takes_list(option) == isinstance(value, list) and option not in sections
+    ] or options
+    numbers = [option for option in fits if _bare(option) in (int, float)]
+    prepared = _prepare(value, (numbers or fits)[0], path)
+    try:
+        TypeAdapter(annotation).validate_python(prepared)
+    except ValidationError as error:
+        # a number that is too small is no reason to ask for a mapping
+        inside = [one for one in error.errors(include_url=False) if one["type"] not in OTHER_KIND]
+        needed = _needed(inside[0]) if inside else f"{' or '.join(map(_kind, options))} is needed"
+        raise InputError(f"{path} is {value!r}: {needed}") from error
+    return prepared
+
+
+def _kind(option: Any) -> str:
+    """What a person writes for a value of this type."""
+    option = _bare(option)
+    if _is_section(option):
+        return f"a mapping of {', '.join(option.model_fields)}"
+    if get_origin(option) is Literal:
+        return " or ".join(map(repr, get_args(option)))
+    if takes_list(option):
+        return "a list"
+    return {int: "a whole number", float: "a number", bool: "true or false"}.get(option, str(option))
 
 
 def _prepare_mapping(value: Mapping[Any, Any], settings: type[BaseModel], path: str) -> dict[str, Any]:
@@ -136,6 +179,15 @@ def _number(value: Any, annotation: type, path: str) -> Any:
 
 def _located(place: str, message: str) -> str:
     return f"{place}: {message}" if place else message
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+
+
+def _is_section(annotation: Any) -> bool:
+    annotation = _bare(annotation)
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
 
 
 def _is_union(annotation: Any) -> bool:

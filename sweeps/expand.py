@@ -18,7 +18,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from model.accounting import parameter_counts, training_flops_per_token
-from model.config import ModelConfig
+from model.config import ModelConfig, words
 from model.errors import InputError
 from model.residual import load_scheme
 from sweeps.checking import below, check, takes_list, unknown
@@ -143,14 +143,22 @@ def _arms_of(entry: SchemeEntry, path: str) -> Iterator[Arm]:
     several = [key for key, values in settings_axes.items() if len(values) > 1]
     for settings in _combinations(settings_axes):
         config = check(settings_type, settings, path)
+        chosen = _chosen(config)
         for optimizer in _combinations(optimizer_axes):
             rates = check(OptimizerConfig, optimizer, path).model_dump(include=set(optimizer))
             varied = {key: value for key, value in rates.items() if len(optimizer_axes[key]) > 1}
             if entry.label is None:
-                words = [entry.name, *_words(non_default(config)), *_words(varied)]
+                name = [entry.name, *words(chosen), *words(varied)]
             else:
-                words = [entry.label, *_words({key: getattr(config, key) for key in several}), *_words(varied)]
-            yield Arm(" ".join(words), entry.label, entry.name, config, non_default(config), rates, path)
+                name = [entry.label, *words({key: getattr(config, key) for key in several}), *words(varied)]
+            yield Arm(" ".join(name), entry.label, entry.name, config, chosen, rates, path)
+
+
+def _chosen(config: BaseModel) -> dict[str, Any]:
+    """The settings that have no default or differ from it. A section is whole but for its own type's defaults, so that
+    it reads back as what it is, whatever the default of its field."""
+    values = {key: getattr(config, key) for key in non_default(config)}
+    return {key: non_default(value) if isinstance(value, BaseModel) else value for key, value in values.items()}
 
 
 def _axes(settings: Mapping[str, Any], settings_type: type[BaseModel], path: str) -> dict[str, list[Any]]:
@@ -167,16 +175,3 @@ def _axes(settings: Mapping[str, Any], settings_type: type[BaseModel], path: str
 def _combinations(axes: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
     for values in itertools.product(*axes.values()):
         yield dict(zip(axes, values, strict=True))
-
-
-def _words(settings: Mapping[str, Any]) -> list[str]:
-    """`key=value`, sorted by key."""
-    return [f"{key}={_text(settings[key])}" for key in sorted(settings)]
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(_text(part) for part in value)
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

@@ -79,8 +79,10 @@ def non_default(settings: BaseModel) -> dict[str, Any]:
             found[name] = non_default(value) if isinstance(value, BaseModel) else value
         elif value != (default := field.get_default(call_default_factory=True)):
             # a nested section that differs in type from its default has no meaningful difference field by field
-            same_kind = isinstance(value, BaseModel) and type(value) is type(default)
-            found[name] = _difference(value, default) if same_kind else value
+            if not isinstance(value, BaseModel):
+                found[name] = value
+            else:
+                found[name] = _difference(value, default) if type(value) is type(default) else non_default(value)
     return found
 
 

@@ -14,12 +14,14 @@ from typing import Any
 
 from model.accounting import FLOPS_CONVENTION, forward_flops_per_token, parameter_counts
 from model.errors import InputError
+from model.residual import load_scheme
 from sweeps.data import TokenData, open_data
 from sweeps.estimate import Estimate, Work, estimate, finished_runs
 from sweeps.expand import ResolvedRun, expand_arms, expand_runs
 from sweeps.files import write_json
 from sweeps.identity import run_id, run_identity
 from sweeps.reasons import reason
+from sweeps.schema import FLOPS_TOLERANCE
 from sweeps.settings import RunConfig
 from sweeps.state import run_state
 from sweeps.study import Study
@@ -71,6 +73,11 @@ class PlannedRun:
         """Achieved over planned FLOPs, minus 1."""
         return self.flops / self.planned_flops - 1
 
+    @property
+    def reconstruction(self) -> str:
+        """What had to be chosen here where the scheme's source does not specify it, else empty."""
+        return load_scheme(self.config.scheme).reconstruction
+
     def run_json(self) -> dict[str, Any]:
         """The content of run.json: all that a worker and every reader need."""
         return {
@@ -81,6 +88,7 @@ class PlannedRun:
             "arm": self.arm,
             "scheme": self.config.scheme,
             "scheme_settings": self.config.model_dump(mode="json")["scheme_settings"],
+            "reconstruction": self.reconstruction,
             "size": self.size,
             "seed": self.config.seed,
             "threads": self.threads,
@@ -146,6 +154,26 @@ class Plan:
             if run.will_run
         ]
         return estimate(work, finished_runs(self.root))
+
+    @property
+    def reconstructions(self) -> dict[str, str]:
+        """What had to be chosen here, by scheme, for those that their source does not specify."""
+        return {run.config.scheme: run.reconstruction for run in self.runs if run.reconstruction}
+
+    @property
+    def off_plan(self) -> str:
+        """A warning where whole steps miss the planned FLOPs by so much that no fit will take the run, else empty."""
+        far = [run for run in self.runs if abs(run.deviation) > FLOPS_TOLERANCE]
+        if not far:
+            return ""
+        worst = max(far, key=lambda run: abs(run.deviation))
+        counted = f"1 of {len(self.runs)} runs is" if len(far) == 1 else f"{len(far)} of {len(self.runs)} runs are"
+        return (
+            f"warning: {counted} more than {100 * FLOPS_TOLERANCE:g}% off the planned FLOPs after rounding to whole "
+            f"steps, and every fit will leave {'it' if len(far) == 1 else 'them'} out; the worst is {worst.size}, "
+            f"{worst.arm}: {100 * worst.deviation:+.1f}% in {worst.steps:,} x {worst.config.tokens_per_step:,} "
+            "tokens. Give a larger budget or a smaller batch"
+        )
 
     def study_json(self) -> dict[str, Any]:
         """The resolved grid: what a report needs to know of runs that are still missing."""

@@ -40,9 +40,17 @@ def _differences(old: Mapping[str, Any], new: Mapping[str, Any], path: str) -> I
     for key in sorted(old.keys() | new.keys()):
         place = f"{path}.{key}" if path else key
         before, after = old.get(key, MISSING), new.get(key, MISSING)
-        if isinstance(before, Mapping) or isinstance(after, Mapping):
-            before = before if isinstance(before, Mapping) else {}
-            after = after if isinstance(after, Mapping) else {}
-            yield from _differences(before, after, place)
+        if all(isinstance(value, Mapping) or value == MISSING for value in (before, after)) and before != after:
+            yield from _differences(_section(before), _section(after), place)
         elif before != after:
-            yield f"{place.removeprefix('config.')} {before} -> {after}"
+            yield f"{place.removeprefix('config.')} {_told(before)} -> {_told(after)}"
+
+
+def _section(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return str(value)
+    return "{" + ", ".join(f"{key}: {_told(value[key])}" for key in sorted(value)) + "}"

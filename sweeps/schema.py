@@ -16,12 +16,14 @@ from typing import Any
 
 import pandas as pd
 
+from model.config import words
 from model.errors import InputError, run_app
 from sweeps.files import read_json
 from sweeps.segments import COLUMNS, SCHEMA_VERSION, Kind, NewerSchema, read_segments
 from sweeps.state import STATES, RunState, run_state
 
 __all__ = [
+    "FLOPS_TOLERANCE",
     "RUN_COLUMNS",
     "SCHEMA_VERSION",
     "STATES",
@@ -34,7 +36,12 @@ __all__ = [
     "run_app",
     "run_folders",
     "run_state",
+    "words",
 ]
+
+FLOPS_TOLERANCE = 0.05
+"""Share of the planned FLOPs by which a run's achieved ones may be off; beyond it no fit takes the run, and a plan
+warns."""
 
 # column: (type, unit or meaning)
 RUN_COLUMNS: dict[str, tuple[str, str]] = {
@@ -46,6 +53,7 @@ RUN_COLUMNS: dict[str, tuple[str, str]] = {
     "scheme": ("str", "file name of the residual scheme"),
     "arm": ("str", "scheme with its settings that differ from the defaults, or the study's label"),
     "settings": ("str", "JSON of the scheme's settings that differ from its defaults"),
+    "reconstruction": ("str", "what had to be chosen where the scheme's source does not specify it, else empty"),
     "size": ("str", "name of the model size"),
     "seed": ("int", ""),
     "d_model": ("int", "model width D"),
@@ -252,6 +260,7 @@ def _planned_columns(study: str, run: dict[str, Any]) -> dict[str, Any]:
     return {
         "study": study,
         "settings": json.dumps(run["scheme_settings"], sort_keys=True),
+        "reconstruction": run.get("reconstruction", ""),  # run folders of earlier releases have none
         **{key: run[key] for key in ("run_id", "scheme", "arm", "size", "seed")},
     }
 

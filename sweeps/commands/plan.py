@@ -56,13 +56,15 @@ def show(plan: Plan) -> None:
 
 
 def summary(plan: Plan) -> list[str]:
-    """Totals in words."""
+    """Totals in words, and what to know before training."""
     todo = [run for run in plan.runs if run.will_run]
     left = sum(run.flops * (1 - min(run.step / run.steps, 1)) for run in todo)
     states = sorted({run.state for run in plan.runs})
     counts = ", ".join(f"{sum(run.state == state for run in plan.runs)} {state}" for state in states)
     total = f"{sum(run.tokens for run in plan.runs):,} tokens, {sum(run.flops for run in plan.runs):.3g} FLOPs"
     lines = [f"{len(plan.runs)} runs ({counts}): {total} in all; folder {plan.folder}"]
+    lines += [plan.off_plan] if plan.off_plan else []
+    lines += [f"{scheme} is a reconstruction: {chosen}" for scheme, chosen in plan.reconstructions.items()]
     if not todo:
         return [*lines, "nothing to train"]
     estimate = plan.estimate

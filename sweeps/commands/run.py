@@ -39,6 +39,8 @@ def run(
     from sweeps.plan import plan_study
 
     plan = plan_study(checked, runs)
+    if plan.off_plan:
+        typer.echo(plan.off_plan)
     prepare(plan)
     found = [
         Job(each.folder, each.arm, each.size, each.config.seed, each.flops, each.steps, each.threads)

@@ -109,6 +109,40 @@ def test_too_few_budgets_for_any_fit(tmp_path):
     assert "needs 4 budgets" in out.stderr
 
 
+def test_the_error_of_a_study_without_fits_says_what_was_left_out(root):
+    for k in range(3):
+        run = json.loads((root / "study" / f"vanilla-{k}" / "run.json").read_text())
+        run["planned"]["flops"] *= 1.2
+        write_json(root / "study" / f"vanilla-{k}" / "run.json", run)
+    out = command("fitting.iso_loss", root)
+    assert out.returncode == 2
+    (line,) = out.stderr.splitlines()
+    assert "the reference vanilla: not fitted" in line
+    assert "3 runs were left out, the first (vanilla0, vanilla, s0): achieved" in line
+    assert line.endswith("-16.7%, more than 5%")
+
+
+def test_reconstructions_stand_above_the_fits(root, tmp_path):
+    text = "the gate's start [not given]"
+    for folder in sorted((root / "study").glob("mhar*")):
+        write_json(folder / "run.json", json.loads((folder / "run.json").read_text()) | {"reconstruction": text})
+    out = command("fitting.iso_loss", root, "--json", tmp_path / "fits.json")
+    line = f"reconstruction (mhar heads=2; mhar heads=4): what the source of mhar leaves open was chosen here: {text}"
+    assert f"note: {line}\n" in out.stdout
+    assert line in json.loads((tmp_path / "fits.json").read_text())["settings"]["notes"]
+    assert f"note: {line}\n" in command("fitting.u_curve", root).stdout
+
+
+def test_a_table_has_no_reconstructions_but_may_name_them(tmp_path):
+    rows = [(arm, f, law(f), note) for arm, note in (("vanilla", ""), ("hers", "all of it")) for f in T7_FLOPS]
+    path = write_csv(tmp_path / "lab.csv", rows, ("scheme", "flops", "loss", "reconstruction"))
+    assert "note: reconstruction (hers): what the source of hers leaves open was chosen here: all of it\n" in (
+        command("fitting.iso_loss", path).stdout
+    )
+    bare = write_csv(tmp_path / "bare.csv", [row[:3] for row in rows], ("scheme", "flops", "loss"))
+    assert "reconstruction" not in command("fitting.iso_loss", bare).stdout
+
+
 def test_a_floor_above_every_loss_leaves_nothing_to_compare(root):
     out = command("fitting.iso_loss", root, "--E", "5")
     assert out.returncode == 2

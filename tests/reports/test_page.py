@@ -202,3 +202,18 @@ def test_a_table_says_what_needs_run_folders(runs):
     assert "A table of results has no run folders" in text
     assert set(SPEEDUPS) <= set(re.findall(r"[a-z]+(?: [a-z]+=\d)?", text))
     assert json.dumps(sorted(files)).count(".svg") == 3
+
+
+def test_reconstructions_stand_with_the_arms(view, quick):
+    assert "reconstruction" not in page.build([view])["index.html"].decode().lower()
+    runs = view.runs.assign(
+        reconstruction=["start <unknown>" if arm.startswith("mhar") else "" for arm in view.runs["arm"]]
+    )
+    line = (
+        "Reconstruction (mhar heads=1; mhar heads=2; mhar heads=4; mhar heads=8): what the source of mhar leaves open"
+        " was chosen here: start <unknown>."
+    )
+    with_fit = Reader(page.build([replace(view, runs=runs)])["index.html"].decode()).text
+    assert with_fit.count(line) == 2  # among the warnings and below the speedups
+    without = replace(view, runs=runs, iso=None, iso_error="there is none")
+    assert Reader(page.build([without])["index.html"].decode()).text.count(line) == 1

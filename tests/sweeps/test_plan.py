@@ -7,10 +7,12 @@ import pytest
 
 from model.accounting import parameter_counts, training_flops_per_token
 from model.errors import InputError
+from model.residual import load_scheme
+from sweeps.commands.plan import summary
 from sweeps.estimate import GUESSED_RATE, Finished, Work, estimate
 from sweeps.files import write_json
 from sweeps.plan import Plan, plan_study, write_study_json
-from sweeps.schema import load_runs, load_studies
+from sweeps.schema import FLOPS_TOLERANCE, load_runs, load_studies
 from sweeps.settings import RunConfig
 from sweeps.study import load_study
 from tests.sweeps.folders import finish
@@ -255,3 +257,33 @@ def test_estimate_of_a_plan(tmp_path):
     left = sum(run.flops for run in plan.runs if run.size == "m")
     assert plan.estimate.seconds == pytest.approx(left / 1e9, rel=FLOPS_SUM_REL)
     assert "measured rate of 4 finished runs" in plan.estimate.basis
+
+
+def test_runs_that_no_fit_will_take_are_announced(tmp_path):
+    assert planned(tmp_path).off_plan == ""
+    sizes = [SIZE | {"tokens": [100_000, 5_000, 3_000]}]  # 48.8, 2.44 and 1.46 steps of 2048 tokens
+    plan = planned(tmp_path, sizes=sizes)
+    assert [abs(run.deviation) > FLOPS_TOLERANCE for run in plan.runs] == [False, True, True]
+    (line,) = [line for line in summary(plan) if line.startswith("warning")]
+    assert line == plan.off_plan
+    assert line.startswith("warning: 2 of 3 runs are more than 5% off the planned FLOPs")
+    assert "the worst is s, vanilla: -31.7% in 1 x 2,048 tokens" in line
+    assert line.endswith("Give a larger budget or a smaller batch")
+    smaller = planned(tmp_path, sizes=sizes, batch={"sequences": 1})  # the remedy that is named
+    assert smaller.off_plan == ""
+    assert "1 of 2 runs is" in planned(tmp_path, sizes=[SIZE | {"tokens": [100_000, 3_000]}]).off_plan
+
+
+def test_reconstructions_are_told_and_recorded(tmp_path, monkeypatch):
+    plan = planned(tmp_path, schemes=SCHEMES)
+    assert plan.reconstructions == {}
+    assert plan.runs[1].run_json()["reconstruction"] == ""
+    monkeypatch.setattr(load_scheme("attnres"), "reconstruction", "the norm's place")
+    monkeypatch.setattr(load_scheme("mhar"), "reconstruction", "")
+    plan = planned(tmp_path, schemes=SCHEMES)
+    told = [line for line in summary(plan) if "is a reconstruction" in line]
+    assert told == ["attnres is a reconstruction: the norm's place"]
+    train(plan)
+    table = load_runs(tmp_path / "runs").set_index("arm")["reconstruction"]
+    assert table.to_dict() == {run.arm: run.reconstruction for run in plan.runs}
+    assert set(table) == {"", "the norm's place"}

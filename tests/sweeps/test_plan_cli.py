@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from model.errors import run_app
+from model.residual import scheme_names
 from sweeps.__main__ import app
 from tests.sweeps.studies import write_study
 from tests.tolerances import ANSWER_SECONDS
@@ -58,7 +59,7 @@ BEFORE_TORCH = {
     "no budget": (replaced(", tokens: 1e5", ""), ["sizes[0] (s) has no budget", "tokens, flops"]),
     "two budgets": (replaced("tokens: 1e5", "tokens: 1, flops: 1"), ["sizes[0]", "tokens and flops are both given"]),
     "two names": (replaced("}]", "}, {name: s, d_model: 64, layers: 1, heads: 2, tokens: 1}]"), ["sizes[1]", "'s'"]),
-    "scheme": (schemes("[vanila]"), ["schemes[0].vanila", "did you mean 'vanilla'?", "attnres, mhar, vanilla"]),
+    "scheme": (schemes("[vanila]"), ["schemes[0].vanila", "did you mean 'vanilla'?", ", ".join(scheme_names())]),
     "no scheme": (schemes("[]"), ["schemes is []", "at least one"]),
     "schemes no list": (schemes("vanilla"), ["schemes is 'vanilla'", "a list is needed"]),
     "two schemes in one": (schemes("[{vanilla: {}, mhar: {heads: 2}}]"), ["schemes[0]", "a mapping from one name"]),

@@ -191,3 +191,12 @@ def test_reading_needs_no_torch(run):
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert json.loads(out.stdout) == 2.5
+
+
+def test_run_folders_without_a_reconstruction_have_an_empty_one(run):
+    """Folders of earlier releases do not have the key."""
+    attempts.claim(run, 0)
+    finish(run)
+    assert load_runs(run).iloc[0]["reconstruction"] == ""
+    write_run_json(run, reconstruction="the gate's start")
+    assert load_runs(run).iloc[0]["reconstruction"] == "the gate's start"

@@ -47,6 +47,21 @@ def trained(runs):
     return {folder.name: len(attempts.numbers(folder)) for folder in (runs / "tiny").iterdir() if folder.is_dir()}
 
 
+def test_runs_that_no_fit_will_take_are_announced_before_training(study, tmp_path, capsys, monkeypatch):
+    def nothing(jobs, options):
+        raise typer.Exit(0)
+
+    monkeypatch.setattr("sweeps.launch.local.run_sweep", nothing)
+    study.write_text(STUDY.replace("tokens: 640", "tokens: 100"))  # 1.56 steps of 64 tokens
+    assert sweep(study, tmp_path / "runs") == 0
+    out = capsys.readouterr().out
+    assert "warning: 3 of 6 runs are more than 5% off the planned FLOPs" in out
+    assert "the worst is s, " in out
+    study.write_text(STUDY)
+    assert sweep(study, tmp_path / "runs") == 0
+    assert "warning" not in capsys.readouterr().out
+
+
 def test_only_what_is_missing_is_trained(study, tmp_path, capsys):
     runs = tmp_path / "ruñs dir [x]"
     assert sweep(study, runs) == 0
