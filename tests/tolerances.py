@@ -37,6 +37,12 @@ BF16_LOSS = 1e-5
 DRAWN_STD = 0.3
 # routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
 EXACT = 0.0
+# a start drawn in float32 and scaled by two factors: two roundings in each of two routes
+FLOAT32_SCALED_START = 5e-7
+# standard deviation of at least 32,000 normal draws against the one asked for: five standard errors
+DRAWN_STD_LARGE = 0.02
+# mean square of a normed vector against one, with an eps of 1e-6 under a mean square of order 1
+NORM_EPS = 1e-5
 
 # sweeps: studies and plans -----------------------------------------------------------------------------------
 
