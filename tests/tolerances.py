@@ -43,6 +43,8 @@ FLOAT32_SCALED_START = 5e-7
 DRAWN_STD_LARGE = 0.02
 # mean square of a normed vector against one, with an eps of 1e-6 under a mean square of order 1
 NORM_EPS = 1e-5
+# an eps of 1e-6 beside the rms of 24 normal draws, which is at least a third
+RATIO_EPS_REL = 4e-6
 
 # sweeps: studies and plans -----------------------------------------------------------------------------------
 
