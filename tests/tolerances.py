@@ -45,6 +45,9 @@ DRAWN_STD_LARGE = 0.02
 NORM_EPS = 1e-5
 # an eps of 1e-6 beside the rms of 24 normal draws, which is at least a third
 RATIO_EPS_REL = 4e-6
+# a gate from where its bias starts it: a scale of 0.01 on a sum of 24 terms of standard deviation 0.02 is 0.001, times
+# the slope of a sigmoid, at six standard deviations
+GATE_START = 2e-3
 
 # sweeps: studies and plans -----------------------------------------------------------------------------------
 
