@@ -37,6 +37,17 @@ BF16_LOSS = 1e-5
 DRAWN_STD = 0.3
 # routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
 EXACT = 0.0
+# a start drawn in float32 and scaled by two factors: two roundings in each of two routes
+FLOAT32_SCALED_START = 5e-7
+# standard deviation of at least 32,000 normal draws against the one asked for: five standard errors
+DRAWN_STD_LARGE = 0.02
+# mean square of a normed vector against one, with an eps of 1e-6 under a mean square of order 1
+NORM_EPS = 1e-5
+# an eps of 1e-6 beside the rms of 24 normal draws, which is at least a third
+RATIO_EPS_REL = 4e-6
+# a gate from where its bias starts it: a scale of 0.01 on a sum of 24 terms of standard deviation 0.02 is 0.001, times
+# the slope of a sigmoid, at six standard deviations
+GATE_START = 2e-3
 
 # two float64 training runs of a few Adam steps that are equal in exact arithmetic (the issue's own number)
 SCALE_IS_RATE = 1e-10
