@@ -22,14 +22,14 @@ all of them without convolutions, feel the same gradients and never part: `conv:
 `h_pre_std` draws W at random (the start stays vanilla's). `conv_init: uniform` is PyTorch's start of a depthwise
 convolution, U(+-1/sqrt(kappa)), realised as a normal of the same standard deviation, 1/sqrt(3 kappa).
 
-Costs per token, forward, with C the sum of kernels, P = 2L + 1 sites, V (site, source) pairs as in `attnres`, and X the
-expansions: V if sites own the taps, else P (each source or partial sum once).
-  Parameters: 2mDP, C D a tap owner (P sites, or blocks + 1 sources), (m^2 D + m) P for W and b.
-  FLOPs: 4mDV depth attention, 2CDX convolutions, 2DP + 2(m-1)DX the rms of sources and of their convolved streams,
-  and at each site 2mD + 2 m^2 D + 2mD for P (rms, product, weighted sum), or mD for a plain mean.
-  Bytes: `attnres`'s, the single-stream sources being expanded on chip (a convolution's rows at tile borders are not
-  counted), and the m retrieved states, written and read again before P. Where sources own the taps, sites read m
-  streams a source, and an expansion reads one and writes m - 1.
+Costs per token, forward, with N = 2L + 1 sites, V (site, source) pairs as in `attnres`, C the sum of kernels, and X the
+expansions: V where sites own the taps, else N (every new source or partial sum once). m = 1 costs what `attnres` does.
+  Parameters: 2mDN queries and gains; CD each owner of taps (N sites, or blocks + 1 sources); (m^2 D + m)N for W and b.
+  FLOPs: 4mDV depth attention; 2CDX convolutions; 2DN + 2kDX the rms of sources and of their k convolved streams; at
+  each site 2mD + 2m^2 D + 2mD for P (rms, product, weighted sum), or mD for a plain mean.
+  Bytes: `attnres`'s, as single-stream sources are expanded on chip (rows re-read at tile borders are not counted), and
+  the m retrieved states of a site, written and read again for P. Where sources own the taps, all m streams are stored:
+  a site reads m streams a source, and an expansion reads one and writes m - 1.
   From one token to the next, the last max(kappa) - 1 rows are kept of everything convolved: the embedding, and the
   output or partial sum after each sublayer.
 """
@@ -98,9 +98,9 @@ class Msar(ResidualScheme):
         {"streams": 1, "blocks": 3},
         {"streams": 2, "blocks": 4, "conv_init": "uniform"},
         {"streams": 3, "conv": (2, 5), "conv_owner": "source", "blocks": 3},
-        {"streams": 8, "conv": (2, 3, 4, 6, 8, 10, 12), "blocks": 2},
-        {"conv": (), "h_pre_std": 0.02},
-        {"h_pre": False, "conv_owner": "source"},
+        {"streams": 8, "conv": (1, 2, 3, 3, 4, 5, 12), "blocks": 1},
+        {"conv": (), "h_pre_std": 0.02, "blocks": 2},
+        {"h_pre": False, "conv_owner": "source", "blocks": 4},
     )
 
     def __init__(self, model: ModelConfig, config: MsarConfig) -> None:
