@@ -91,11 +91,11 @@ def draw(found: DepthWeights) -> Figure:
     values, entropy = weights(found)[:HEADS], relative_entropy(found)[:HEADS]
     heads, sites, sources = values.shape
     count = np.isfinite(values[0]).sum(1)
-    columns = min(heads, _COLUMNS)
-    rows = math.ceil(heads / columns)
+    rows = math.ceil(heads / _COLUMNS)
+    columns = math.ceil(heads / rows)
     with_entropy = bool(np.isfinite(entropy).any())
     width = WIDTH_IN if heads > 1 else 0.62 * WIDTH_IN
-    height = min(max(1.9, 0.16 * sites), 4.4)
+    height = min(max(1.9, 0.16 * sites), 4.4 if rows == 1 else 3.4)
     figure = Figure(figsize=(width, rows * (height + 0.3) + 1.0), layout="constrained")
     ratios = [4.0, 1.0, 0.2] if with_entropy else [4.0, 0.2]  # the last is space before the next head
     grid = figure.add_gridspec(rows, len(ratios) * columns, width_ratios=ratios * columns)
@@ -118,7 +118,7 @@ def draw(found: DepthWeights) -> Figure:
         ScalarMappable(colours, _COLOURS),
         ax=list(figure.axes),
         extend="max" if capped else "neither",
-        aspect=30,
+        aspect=rows * height / 0.16,
         pad=0.01,
         fraction=0.05,
     )
@@ -135,10 +135,11 @@ def draw(found: DepthWeights) -> Figure:
 
 
 def _colours(values: NDArray[np.float64], count: NDArray[np.int64]) -> tuple[Normalize, bool]:
-    """From zero to the largest weight that had an alternative, rounded up; a site's only source has weight 1 and may
-    lie beyond."""
+    """From zero to what all but a hundredth of the weights that had an alternative stay below, rounded up, and whether
+    some lie beyond: a site's only source has weight 1, and the first sites of a deep model have few."""
     chosen = values[:, count > 1]
-    largest = float(np.nanmax(chosen)) if np.isfinite(chosen).any() else 1.0
+    known = chosen[np.isfinite(chosen)]
+    largest = float(np.quantile(known, 0.99, method="higher")) if known.size else 1.0
     top = min(math.ceil(largest * 20 - 1e-9) / 20, 1.0) if largest > 0 else 1.0
     return Normalize(0.0, top), bool(np.nanmax(values) > top + 1e-9)
 
@@ -171,7 +172,7 @@ def _label(axes: Axes, which: str, names: Sequence[str], room: float, rotated: b
     axis: Axis = axes.xaxis if which == "x" else axes.yaxis
     axis.set_ticks([place + 0.5 for place in places], [names[place] for place in places], fontsize=8)
     if rotated:
-        axis.set_tick_params(labelrotation=90)
+        axis.set_tick_params(labelrotation=90, pad=5)  # clear of the last site's name
 
 
 def _bars(axes: Axes, entropy: NDArray[np.float64], lowest: bool) -> None:

@@ -110,12 +110,21 @@ def test_the_bars_are_entropy_over_that_of_equal_weights():
     assert "0.50 on average" in depth_attention.alt(given)
 
 
-def test_the_colours_reach_the_largest_weight_that_had_an_alternative():
+def test_the_colours_of_few_cells_reach_the_largest_weight_that_had_an_alternative():
     given = found([1, 2, 2])
     rows = given.rows.copy()
     rows.loc[rows["name"] == "depth_weights", "value"] = [1.0, 0.36, 0.64, 0.42, 0.58]
     (mesh,) = depth_attention.draw(replace(given, rows=rows)).axes[0].collections
     assert (mesh.norm.vmin, mesh.norm.vmax) == (0.0, pytest.approx(0.65))
+
+
+def test_a_few_large_weights_do_not_bleach_the_others():
+    given = found([1, *[20] * 50])
+    rows = given.rows.copy()
+    rows.loc[rows["name"] == "depth_weights", "value"] = [1.0, *[0.9] * 5, *[0.1] * 995]
+    figure = depth_attention.draw(replace(given, rows=rows))
+    assert figure.axes[0].collections[0].norm.vmax == pytest.approx(0.1)
+    assert_readable(figure)
 
 
 def test_weights_without_entropy_are_drawn_without_bars():
