@@ -1,4 +1,5 @@
-"""`python -m reports runs/ [--out report/]`: every figure (SVG, PNG, PDF), fits.json and one self-contained page.
+"""`python -m reports runs/ [--out report/]`: every figure (SVG, PNG, PDF), fits.json, numbers that no fit holds as CSV,
+and one self-contained page.
 
 The same input gives byte-identical files. The folder of runs is only read.
 """

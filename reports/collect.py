@@ -20,8 +20,9 @@ from fitting.policy import parse_policy
 from fitting.result import UCurveResult
 from fitting.serialise import to_json
 from fitting.sources import StudyTable, load_tables
-from reports.view import StudyView
-from sweeps.schema import RUN_COLUMNS, InputError, load_metrics, load_studies
+from reports.style import order_arms
+from reports.view import DepthWeights, StudyView, sizes_by_compute, texts
+from sweeps.schema import RUN_COLUMNS, InputError, load_metrics, load_studies, load_telemetry
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,7 @@ def _view(table: StudyTable, study: Mapping[str, Any], roots: tuple[str, ...], o
     except InputError as error:
         iso_error = str(error)
     u_curves, u_error = _u_curves(table, options)
+    depth, depth_faults = ((), ()) if table.foreign else depth_weights(table.rows)
     return StudyView(
         name=table.name,
         runs=table.rows,
@@ -89,6 +91,8 @@ def _view(table: StudyTable, study: Mapping[str, Any], roots: tuple[str, ...], o
         u_error=u_error,
         study=study,
         roots=roots,
+        depth=depth,
+        depth_faults=depth_faults,
     )
 
 
@@ -127,3 +131,23 @@ def training_curves(runs: pd.DataFrame) -> dict[str, pd.DataFrame]:
             if len(steps):
                 curves[str(run_id)] = steps[["step", "flops", "loss"]].astype("float64")
     return curves
+
+
+def depth_weights(runs: pd.DataFrame) -> tuple[tuple[DepthWeights, ...], tuple[str, ...]]:
+    """Of each arm of the grid the newest weights over depth, from the run of its largest size with any, of that the
+    smallest seed; and what could not be read."""
+    grid = runs[runs["in_grid"].astype(bool) & (runs["path"] != "")]
+    rank = {size: place for place, size in enumerate(reversed(sizes_by_compute(grid)))}
+    found, faults = [], []
+    for arm in order_arms(texts(grid, "arm"), None):
+        mine = grid[grid["arm"] == arm].to_dict("records")
+        for run in sorted(mine, key=lambda run: (rank[run["size"]], run["seed"], run["run_id"])):
+            rows = load_telemetry(run["path"])
+            faults += rows.attrs["unreadable"]
+            rows = rows[rows["name"].isin(("depth_weights", "depth_entropy"))]
+            if len(rows):
+                step = int(rows["step"].max())
+                newest = rows[rows["step"] == step].drop(columns=["study", "run_id", "step", "attempt"])
+                found.append(DepthWeights(arm, run["size"], str(run["seed"]), run["run_id"], step, newest))
+                break
+    return tuple(found), tuple(faults)

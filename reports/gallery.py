@@ -9,13 +9,17 @@ from matplotlib.figure import Figure
 
 from fitting.result import UCurveResult
 from reports import sentences
-from reports.figures import loss, speedup, speedup_by_scale, training, u_curve
-from reports.view import StudyView, texts
+from reports.figures import depth_attention, loss, speedup, speedup_by_scale, training, u_curve
+from reports.view import DepthWeights, StudyView, texts
+
+DEPTH_ARMS = 6
+"""Arms with a map of weights over depth; the caption names those left out."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure's place on the page. `draw` is None where `missing` says what it would need."""
+    """A figure's place on the page. `draw` is None where `missing` says what it would need. `data` gives the numbers
+    drawn as CSV, where no other file of the report has them."""
 
     name: str
     title: str
@@ -23,11 +27,12 @@ class Panel:
     alt: str
     draw: Callable[[], Figure] | None
     missing: str = ""
+    data: Callable[[], bytes] | None = None
 
 
 def panels(view: StudyView) -> list[Panel]:
     """All panels of a study; names are unique within it and are the figures' file names."""
-    return [_speedup(view), _loss(view), _by_scale(view), *_u_curves(view), _training(view)]
+    return [_speedup(view), _loss(view), _by_scale(view), *_u_curves(view), *_depth(view), _training(view)]
 
 
 def _speedup(view: StudyView) -> Panel:
@@ -93,6 +98,48 @@ def _u_curve(result: UCurveResult, name: str) -> Panel:
     )
     title = f"Loss against {result.over} ({result.family})"
     return Panel(name, title, caption, u_curve.alt(result), lambda: u_curve.draw(result))
+
+
+def _depth(view: StudyView) -> list[Panel]:
+    if not view.depth:
+        need = (
+            "No run has recorded weights over depth: runs of schemes that attend over depth do so at each evaluation."
+            if not view.foreign
+            else "A table has final losses only: weights over depth need run folders."
+        )
+        return [Panel("depth-attention", "Attention over depth", "", "", None, " ".join([need, *_lost(view)]))]
+    shown = view.depth[:DEPTH_ARMS]
+    names = ["depth-attention"] if len(shown) == 1 else [f"depth-attention-{n}" for n in range(1, len(shown) + 1)]
+    return [_depth_of(view, found, name) for found, name in zip(shown, names, strict=True)]
+
+
+def _depth_of(view: StudyView, found: DepthWeights, name: str) -> Panel:
+    more = found.heads - depth_attention.HEADS
+    told = [
+        f"Mean weight of each source at each site over a batch of validation tokens: size {found.size}, seed"
+        f" {found.seed}, step {found.step}"
+        + (f", heads 0-{depth_attention.HEADS - 1} of {found.heads}." if more > 0 else "."),
+        "A is the input of attention, M of the MLP, out of the head. Bars: entropy of a token's weights over that of"
+        " equal ones; a map may be flat although each token is decided.",
+    ]
+    left_out = [other.arm for other in view.depth[DEPTH_ARMS:]]
+    if found is view.depth[:DEPTH_ARMS][-1]:
+        told += [f"Not drawn, to keep the page short: {', '.join(left_out)}."] if left_out else []
+        told += _lost(view)
+    title = f"Attention over depth: {found.arm}"
+    return Panel(
+        name,
+        title,
+        " ".join(told),
+        depth_attention.alt(found),
+        lambda: depth_attention.draw(found),
+        data=lambda: depth_attention.table(found),
+    )
+
+
+def _lost(view: StudyView) -> list[str]:
+    """What could not be read, as a sentence."""
+    return [f"Lost: {'; '.join(map(view.relative, view.depth_faults))}."] if view.depth_faults else []
 
 
 def _training(view: StudyView) -> Panel:

@@ -85,6 +85,8 @@ def _section(view: StudyView, anchor: str) -> tuple[Section, dict[str, bytes]]:
         rendered: Mapping[str, bytes] = render(panel.draw()) if panel.draw else {}
         for kind, content in rendered.items():
             files[f"{anchor}/{panel.name}.{kind}"] = content
+        if panel.data:
+            files[f"{anchor}/{panel.name}.csv"] = panel.data()
         shown.append(_shown(view, panel, rendered, anchor))
     headline = sentences.headline(view.iso) if view.iso and view.iso.speedups else []
     if not headline:
@@ -108,7 +110,8 @@ def _shown(view: StudyView, panel: Panel, rendered: Mapping[str, bytes], anchor:
         width, height = _natural_size(rendered["svg"])
         kind, mime = ("svg", "image/svg+xml") if len(rendered["svg"]) <= _SVG_LIMIT else ("png", "image/png")
         source = f"data:{mime};base64,{base64.b64encode(rendered[kind]).decode()}"
-    links = tuple((kind.upper(), quote(f"{anchor}/{panel.name}.{kind}")) for kind in FORMATS) if rendered else ()
+    kinds = (*FORMATS, "csv") if panel.data else FORMATS
+    links = tuple((kind.upper(), quote(f"{anchor}/{panel.name}.{kind}")) for kind in kinds) if rendered else ()
     return Shown(panel, source, width, height, links, _tables_of(view, panel.name))
 
 

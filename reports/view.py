@@ -22,11 +22,35 @@ LOSS_LABELS = {
 
 
 @dataclass(frozen=True)
+class DepthWeights:
+    """Telemetry of one run at one step: `rows` has name ("depth_weights" or "depth_entropy"), site, head, source and
+    value."""
+
+    arm: str
+    size: str
+    seed: str
+    run_id: str
+    step: int
+    rows: pd.DataFrame
+
+    @property
+    def heads(self) -> int:
+        """Heads at the site that has most."""
+        return int(self.rows["head"].max()) + 1
+
+    @property
+    def sites(self) -> int:
+        """Sites of the model, those without telemetry included."""
+        return int(self.rows["site"].max()) + 1
+
+
+@dataclass(frozen=True)
 class StudyView:
     """One section of the page.
 
     `runs` has the columns of `sweeps.schema.RUN_COLUMNS`; `curves` holds step, flops and loss of each run by run id,
     and is None for a table from elsewhere. Where there is no fit, `iso` is None and `iso_error` is the sentence why.
+    `depth` has one run of each arm that recorded weights over depth, `depth_faults` a sentence for each lost segment.
     """
 
     name: str
@@ -38,6 +62,8 @@ class StudyView:
     u_error: str = ""
     study: Mapping[str, Any] = field(default_factory=dict)
     roots: tuple[str, ...] = ()
+    depth: tuple[DepthWeights, ...] = ()
+    depth_faults: tuple[str, ...] = ()
 
     @property
     def foreign(self) -> bool:

@@ -1,9 +1,10 @@
 """The contract between sweeps and everything that reads them: run folders in, one table out. Imports no torch.
 
-`load_runs(path)` gives one row a run with the columns of `RUN_COLUMNS`; `load_metrics(path)` and `load_evals(path)`
-the columns of `sweeps.segments.COLUMNS` plus study and run_id. `path` is a run folder, a study's folder or a root of
-studies. A run's state is derived from its files (`sweeps.state`), never stored. Losses are nats per token, compute is
-training FLOPs (convention in `flops_convention`), tokens are tokens.
+`load_runs(path)` gives one row a run with the columns of `RUN_COLUMNS`. `load_metrics(path)`, `load_evals(path)` and
+`load_telemetry(path)` give the columns of `sweeps.segments.COLUMNS` plus study and run_id: training steps, evaluations,
+and at each evaluation what the residual scheme recorded about itself (an empty frame where none did). `path` is a run
+folder, a study's folder or a root of studies. A run's state is derived from its files (`sweeps.state`), never stored.
+Losses are nats per token, compute is training FLOPs (convention in `flops_convention`), tokens are tokens.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ __all__ = [
     "load_metrics",
     "load_runs",
     "load_studies",
+    "load_telemetry",
     "run_app",
     "run_folders",
     "run_state",
@@ -164,22 +166,35 @@ def load_evals(path: Path | str) -> pd.DataFrame:
     return _load_rows(Path(path), "eval", None)
 
 
+def load_telemetry(path: Path | str) -> pd.DataFrame:
+    """What the schemes of the runs under `path` recorded at each evaluation, in step order: `value` of (name, site,
+    head, source), where the newest attempt counts if two wrote the same step. Segments that cannot be read are left
+    out; `attrs["unreadable"]` holds a sentence for each."""
+    return _load_rows(Path(path), "telemetry", None)
+
+
 def _load_rows(path: Path, kind: Kind, columns: Sequence[str] | None) -> pd.DataFrame:
     names = list(columns) if columns else COLUMNS[kind].names
-    frames = []
+    frames, unreadable = [], []
     for study, folder in run_folders(path):
         run = _json(folder / "run.json")
         if run is None:
             continue
         try:
-            frame = read_segments(folder, kind, names)[0].to_pandas()
+            rows, faults = read_segments(folder, kind, names)
         except NewerSchema as error:
             raise InputError(str(error)) from error
+        frame = rows.to_pandas()
+        if kind == "telemetry":
+            frame = frame[frame["attempt"] == frame.groupby("step")["attempt"].transform("max")]
+        unreadable += faults
         frame.insert(0, "run_id", run["run_id"])
         frame.insert(0, "study", study)
         frames.append(frame)
     filled = [frame for frame in frames if len(frame)]
-    return pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["study", "run_id", *names])
+    table = pd.concat(filled, ignore_index=True) if filled else pd.DataFrame(columns=["study", "run_id", *names])
+    table.attrs["unreadable"] = unreadable
+    return table
 
 
 def _run_row(study: str, folder: Path, run: dict[str, Any], grid: dict[str, Any] | None) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 A segment `metrics/aNNNN-<from>-<to>.parquet` holds the rows of steps from..to of attempt NNNN and is durable under its
 name before the checkpoint that covers it. The reader keeps, of attempt k, the steps up to the smallest step from which
-a later attempt resumed: what an attempt logged past its successor's checkpoint was trained again.
+a later attempt resumed: what an attempt logged past its successor's checkpoint was trained again. Evaluations lie in
+`eval/` and what schemes say about themselves in `telemetry/`, by the same rules; a run is whole without telemetry.
 
 Files are listed by name, never by glob ("[" may stand in a folder's name) nor by hive discovery ("seed=1" may, too).
 """
@@ -23,7 +24,7 @@ from sweeps import attempts
 from sweeps.files import sync_file, sync_folder, temporary_beside
 
 SCHEMA_VERSION = 1
-Kind = Literal["metrics", "eval"]
+Kind = Literal["metrics", "eval", "telemetry"]
 
 COLUMNS: dict[str, pa.Schema] = {
     "metrics": pa.schema(
@@ -48,6 +49,17 @@ COLUMNS: dict[str, pa.Schema] = {
             pa.field("eval_tokens", pa.int64()),
             pa.field("eval_bytes", pa.int64()),
             pa.field("source_loss", pa.float64()),  # the true source's own loss, NaN where unknown
+            pa.field("attempt", pa.int32()),
+        ]
+    ),
+    "telemetry": pa.schema(
+        [
+            pa.field("step", pa.int64()),
+            pa.field("name", pa.string()),  # what the scheme calls it (model.residual.base.Recorder), or depth_entropy
+            pa.field("site", pa.int32()),  # applied sublayer from 0, the readout last
+            pa.field("head", pa.int32()),  # 0 where there is one
+            pa.field("source", pa.int32()),  # source or stream, 0 where there is one
+            pa.field("value", pa.float64()),  # mean over the tokens of one validation micro-batch
             pa.field("attempt", pa.int32()),
         ]
     ),

@@ -70,6 +70,8 @@ ACCUMULATION = 1e-6
 LOSS_REL = 1e-6
 # the same windows in batches of another size: float32 sums of at most some thousand nats in another order
 EVAL_BATCH_REL = 1e-6
+# float32 routing weights of the same sources, averaged over tokens in float64
+TELEMETRY_REL = 1e-6
 
 # fitting -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from model.loss import token_count, token_loss_sum
+from model.residual.base import Recorder
 from sweeps.settings import RunConfig
 from sweeps.train.batches import Batch
 from sweeps.train.optimizer import set_learning_rate
@@ -91,7 +92,8 @@ def mean_loss(model: nn.Module, batch: Batch, config: RunConfig, backward: Calla
     return summed / total
 
 
-def forward(model: nn.Module, tokens_BT: Tensor, precision: str) -> Tensor:
+def forward(model: nn.Module, tokens_BT: Tensor, precision: str, recorder: Recorder | None = None) -> Tensor:
     """Logits [B, T, V] under the precision setting: parameters stay float32, bfloat16 is autocast."""
+    extra = {} if recorder is None else {"recorder": recorder}
     with torch.autocast(tokens_BT.device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
-        return model(tokens_BT)
+        return model(tokens_BT, **extra)

@@ -1,4 +1,4 @@
-"""What a running attempt writes about itself: metrics and evaluation segments, and the heartbeat.
+"""What a running attempt writes about itself: metrics, evaluation and telemetry segments, and the heartbeat.
 
 Rows are kept in memory and made durable every `FLUSH_S` seconds or `FLUSH_ROWS` rows and always before a checkpoint.
 Before each write the fence is looked at: once a newer attempt exists, this one writes nothing more.
@@ -13,7 +13,7 @@ from typing import Any
 
 from sweeps.attempts import Attempt
 from sweeps.files import write_json
-from sweeps.segments import list_segments, whole, write_segment
+from sweeps.segments import Kind, list_segments, whole, write_segment
 from sweeps.train.evaluate import Evaluation
 from sweeps.train.module import StepResult
 
@@ -72,14 +72,23 @@ class Recorder:
     def record_evaluation(self, evaluation: Evaluation) -> None:
         """Make an evaluation at this step durable. One of this step that cannot be read is removed: it would be named
         as damage for ever, and this one takes its place."""
-        self.check_fence()
-        for segment in list_segments(self.folder, "eval"):
-            if segment.first == self.step and not whole(segment.path):
-                segment.path.unlink()
+        self._remove_torn("eval")
         row = self.counters() | vars(evaluation)
         if row["source_loss"] is None:
             row["source_loss"] = math.nan
         write_segment(self.folder, "eval", self.attempt.number, [row])
+
+    def record_telemetry(self, rows: list[dict[str, Any]]) -> None:
+        """Make telemetry of this step durable; nothing is written where there is none."""
+        if rows:
+            self._remove_torn("telemetry")
+            write_segment(self.folder, "telemetry", self.attempt.number, rows)
+
+    def _remove_torn(self, kind: Kind) -> None:
+        self.check_fence()
+        for segment in list_segments(self.folder, kind):
+            if segment.first == self.step and not whole(segment.path):
+                segment.path.unlink()
 
     def check_fence(self) -> None:
         """Fenced if a newer attempt exists."""

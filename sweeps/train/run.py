@@ -36,6 +36,7 @@ from sweeps.train.outcome import last_evaluation, write_diverged, write_done, wr
 from sweeps.train.recorder import Fenced, Recorder
 from sweeps.train.resume import Start, check_layout, choose_start
 from sweeps.train.stop import Stop
+from sweeps.train.telemetry import observe
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -214,10 +215,12 @@ class _Attempt:
         self.saved_step = step
 
     def _evaluate(self) -> None:
-        """Score the validation set now, durably."""
-        config = self.config
+        """Score the validation set now, durably. Telemetry goes first: where there is an evaluation, there was it."""
+        config, model = self.config, self.module.model
         sequences = config.batch.sequences // config.batch.accumulation
-        found = evaluate(self.module.model, self.validation, sequences, config.precision, self.device, self._beat)
+        rows = observe(model, self.validation, sequences, config.precision, self.device, self.recorder.step)
+        self.recorder.record_telemetry(rows)
+        found = evaluate(model, self.validation, sequences, config.precision, self.device, self._beat)
         self.recorder.record_evaluation(found)
         _say([f"step {self.recorder.step}: validation loss {found.loss:.6f} nats/token, {found.bpb:.6f} bits/byte"])
 
