@@ -12,7 +12,8 @@ the ratio a / b. It is visible at each sublayer, the first and the last too: a c
 removed by the norms behind the last sublayer, but a + b = 2 leaves none to learn, and f(x) is blind to the
 scale of x, so a / b changes the direction of x'. A and B matter through A B alone. Nothing is inert.
 
-Ours, besides: the paper asks for bounded weights, the softmax is one way; PA (previous activations) is left out.
+Ours, besides: the paper asks for bounded weights, the softmax is one way; that b weights the low-rank path too
+in `both`; PA (previous activations) is left out.
 The products x A B run as the body's matrix products do (in bfloat16 under autocast), their sum with the stream
 in the stream's type; a and b are computed in the parameters' type, float32 or wider.
 
@@ -64,7 +65,9 @@ class Laurel(ResidualScheme):
     Config: ClassVar[type[LaurelConfig]] = LaurelConfig
     paper = "arXiv 2411.07501"
     changes = "learned weights on output and stream, a low-rank path beside the stream, or both"
-    reconstruction = "from the abstract and another's code: the softmax that bounds the weights, and the start of A"
+    reconstruction = (
+        "abstract and another's code, not the text: the bounding softmax, the start of A, what `both` weights"
+    )
     examples = ({}, {"form": "lr"}, {"form": "both", "rank": 5}, {"form": "lr", "rank": 32})
 
     def __init__(self, model: ModelConfig, config: LaurelConfig) -> None:
