@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from kernels.depth_mix.ref import _no_autocast, routing_dtype
+from kernels.precision import no_autocast, routing_dtype
 
 
 def depth_softmax(
@@ -20,7 +20,7 @@ def depth_softmax(
     """Weights [K, B, T] over K sources: softmax of query . (gain * key / rms) + bias, in the routing type whatever
     autocast says. `inverse[k]` is 1 / rms of `keys[k]`."""
     dtype = routing_dtype(keys[0])
-    with _no_autocast(keys[0]):
+    with no_autocast(keys[0]):
         folded_D = query_D.to(dtype) * gain_D.to(dtype)
         logits = [(key.to(dtype) @ folded_D) * r for key, r in zip(keys, inverse, strict=True)]
         if biases is not None:

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from kernels.precision import no_autocast
-from model.residual._streams import normed_vector
 
 Mixing = Literal["sinkhorn", "identity", "permutations"]
 MATRIX_STD = 0.02
@@ -34,70 +34,63 @@ MOST_PERMUTED = 4
 """Streams that `permutations` allows: 4! = 24 matrices."""
 
 
-class StreamMaps(nn.Module):
-    """The weights of `sublayers` sublayers over `streams` streams. Reads may see `extra` more, read-only streams."""
+class TokenLogits(nn.Module):
+    """a (x' phi) + b for each of several sites: phi [inputs, outputs] normal, a a scalar, b [outputs] from `starts`."""
+
+    def __init__(self, inputs: int, starts: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.phi = nn.ParameterList(nn.Parameter(torch.zeros(inputs, len(start))) for start in starts)
+        self.scale = nn.ParameterList(nn.Parameter(torch.full((1,), SCALE)) for _ in starts)
+        self.bias = nn.ParameterList(nn.Parameter(start.clone()) for start in starts)
+
+    def forward(self, normed: Tensor, site: int) -> Tensor:
+        """[.., inputs] -> [.., outputs] in the type of the normed vector, whatever autocast says."""
+        with no_autocast(normed):
+            dtype = normed.dtype
+            product = normed @ self.phi[site].to(dtype)
+            return self.scale[site].to(dtype) * product + self.bias[site].to(dtype)
+
+    @staticmethod
+    def params(inputs: int, outputs: int) -> int:
+        """Parameters of a site."""
+        return inputs * outputs + outputs + 1
+
+
+class MixingMap(nn.Module):
+    """The mixing matrix of each site, over `streams` streams, from a normed vector of `inputs` values."""
 
     permutations: Tensor
 
-    def __init__(
-        self, width: int, streams: int, sublayers: int, mixing: Mixing, iterations: int, eps: float, extra: int = 0
-    ) -> None:
+    def __init__(self, inputs: int, streams: int, sites: int, mixing: Mixing, iterations: int) -> None:
         super().__init__()
-        self.streams, self.iterations, self.eps = streams, iterations, eps
+        self.streams, self.iterations = streams, iterations
         self.mixing: Mixing = "identity" if streams == 1 else mixing
-        read = streams + extra
-        sites = range(sublayers)
-        self.phi_pre = nn.ParameterList(nn.Parameter(torch.zeros(read * width, read)) for _ in sites)
-        self.phi_post = nn.ParameterList(nn.Parameter(torch.zeros(streams * width, streams)) for _ in sites)
-        self.b_pre = nn.ParameterList(nn.Parameter(selecting(read, i % streams)) for i in sites)
-        self.b_post = nn.ParameterList(nn.Parameter(torch.zeros(streams)) for _ in sites)
-        count = mixing_logits(streams, self.mixing)
-        self.scales = nn.ParameterList(nn.Parameter(torch.full((3 if count else 2,), SCALE)) for _ in sites)
-        if count:
-            self.phi_res = nn.ParameterList(nn.Parameter(torch.zeros(streams * width, count)) for _ in sites)
-            self.b_res = nn.ParameterList(nn.Parameter(self._mixing_start()) for _ in sites)
-        if self.mixing == "permutations":
-            matrices = torch.stack(
-                [torch.eye(streams)[list(order)] for order in itertools.permutations(range(streams))]
-            )
+        if self.mixing == "sinkhorn":
+            start = OFF_IDENTITY * (1 - torch.eye(streams)).flatten()
+            self.logits = TokenLogits(inputs, [start] * sites)
+        elif self.mixing == "permutations":
+            orders = list(itertools.permutations(range(streams)))  # the identity is the first
+            start = torch.full((len(orders),), OFF_IDENTITY)
+            start[0] = 0.0
+            self.logits = TokenLogits(inputs, [start] * sites)
+            matrices = torch.stack([torch.eye(streams)[list(order)] for order in orders])
             self.register_buffer("permutations", matrices, persistent=False)
 
-    def read_weights(self, X_BTSD: Tensor, i: int) -> Tensor:
-        """[B, T, S + extra], from the streams that are read."""
-        return torch.sigmoid(self._logits(X_BTSD, self.phi_pre[i], self.scales[i][0], self.b_pre[i]))
-
-    def write_weights(self, X_BTSD: Tensor, i: int) -> Tensor:
-        """[B, T, S]."""
-        return 2 * torch.sigmoid(self._logits(X_BTSD, self.phi_post[i], self.scales[i][1], self.b_post[i]))
-
-    def mixing_weights(self, X_BTSD: Tensor, i: int) -> Tensor | None:
-        """[B, T, to, from], None for the identity."""
+    def forward(self, normed: Tensor, site: int) -> Tensor | None:
+        """[.., to, from]; None for the identity."""
         if self.mixing == "identity":
             return None
-        logits = self._logits(X_BTSD, self.phi_res[i], self.scales[i][2], self.b_res[i].flatten())
-        if self.mixing == "permutations":
-            with no_autocast(X_BTSD):
-                weights = logits.softmax(-1)
-                return (weights @ self.permutations.to(weights.dtype).flatten(1)).unflatten(-1, (self.streams, -1))
-        return sinkhorn(logits.unflatten(-1, (self.streams, self.streams)), self.iterations)
-
-    def _logits(self, X_BTSD: Tensor, phi: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-        vector = normed_vector(X_BTSD, self.eps)
-        with no_autocast(X_BTSD):
-            dtype = vector.dtype
-            return scale.to(dtype) * (vector @ phi.to(dtype)) + bias.to(dtype)
-
-    def _mixing_start(self) -> Tensor:
-        if self.mixing == "permutations":
-            start = torch.full((math.factorial(self.streams),), OFF_IDENTITY)
-            start[0] = 0.0  # itertools lists the identity first
-            return start
-        return OFF_IDENTITY * (1 - torch.eye(self.streams))
+        logits = self.logits(normed, site)
+        if self.mixing == "sinkhorn":
+            return sinkhorn(logits.unflatten(-1, (self.streams, self.streams)), self.iterations)
+        with no_autocast(normed):
+            matrices = self.permutations.to(logits.dtype).flatten(1)
+            return (logits.softmax(-1) @ matrices).unflatten(-1, (self.streams, self.streams))
 
 
 def init_std(name: str) -> float | None:
-    """Standard deviation of a parameter of `StreamMaps`, by its name."""
-    return MATRIX_STD if ".phi_" in f".{name}" else None
+    """Standard deviation of a scheme's parameter that is a matrix of `TokenLogits`, by its name."""
+    return MATRIX_STD if ".phi." in name else None
 
 
 def selecting(streams: int, selected: int) -> Tensor:
@@ -133,17 +126,7 @@ def check_mixing(streams: int, mixing: Mixing) -> None:
         )
 
 
-def map_params(width: int, streams: int, mixing: Mixing, extra: int = 0) -> int:
-    """Parameters of a sublayer: matrices, biases, scalars."""
-    count, read = mixing_logits(streams, mixing), streams + extra
-    matrices = read * width * read + streams * width * (streams + count)
-    return matrices + read + streams + count + (3 if count else 2)
-
-
-def map_flops(width: int, streams: int, mixing: Mixing, extra: int = 0) -> int:
-    """Forward FLOPs per token of a sublayer: rms, matrices, read, mix and write."""
-    count, read = mixing_logits(streams, mixing), streams + extra
-    norms = 2 * streams * width + (2 * read * width if extra else 0)
-    matrices = 2 * read * width * read + 2 * streams * width * (streams + count)
-    mix = 2 * streams**2 * width if count else 0
-    return norms + matrices + 2 * read * width + mix + 2 * streams * width
+def mixing_params(inputs: int, streams: int, mixing: Mixing) -> int:
+    """Parameters of a site of a `MixingMap`."""
+    count = mixing_logits(streams, mixing)
+    return TokenLogits.params(inputs, count) if count else 0

@@ -43,8 +43,16 @@ from torch import Tensor, nn
 from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
 from kernels.precision import no_autocast, routing_dtype
 from model.config import ModelConfig, Settings
+from model.residual._blocks import (
+    BlocksConfig,
+    actual_blocks,
+    block_size,
+    block_sources,
+    check_blocks,
+    mixed_values,
+)
 from model.residual._control_conv import Kernels, MixedConvs, check_kernels, conv_cache, conv_flops, conv_params
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
+from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
 
 LOW_RANK_STD = 0.02
 
@@ -55,11 +63,10 @@ class MatchedHeads(Settings):
     matched_heads: int = Field(gt=0)
 
 
-class AttnResConfig(SchemeConfig):
+class AttnResConfig(BlocksConfig):
     """`blocks`: number of blocks asked for, null for one sublayer a block (full). The others are explained in the
     module's docstring."""
 
-    blocks: int | None = Field(None, gt=0)
     scale: float | MatchedHeads = 1.0
     query_init: float = Field(0.0, ge=0)
     query_lr: float = Field(1.0, gt=0)
@@ -190,18 +197,13 @@ class AttnRes(ResidualScheme):
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
-        sublayers = 2 * model.layers
-        if config.blocks is not None and config.blocks > sublayers:
-            raise ValueError(
-                f"blocks {config.blocks} is more than the {sublayers} sublayers of {model.layers} layers: "
-                f"allowed are 1 to {sublayers}, or null for full"
-            )
+        check_blocks(config, model.layers)
         if config.input_dependent is not None and config.input_dependent > model.d_model:
             raise ValueError(
                 f"input_dependent {config.input_dependent} is a rank above d_model {model.d_model}: "
                 f"allowed are 1 to {model.d_model}, or null for queries that are the same for every token"
             )
-        most = max(_all_sources(config, model.layers)) - 1
+        most = max(block_sources(config, model.layers)) - 1
         if config.window is not None and config.window >= most:
             raise ValueError(
                 f"window {config.window} leaves out none of the {most} sources beside the embedding: "
@@ -242,33 +244,14 @@ class AttnRes(ResidualScheme):
 
     @classmethod
     def bytes_per_token(cls, model: ModelConfig, config: AttnResConfig) -> int:
-        sublayers = 2 * model.layers
-        mixes = sum(count + 1 for count in sources_per_site(config, model.layers))
-        partial_sums = 3 * (sublayers - actual_blocks(config, model.layers))
-        return STREAM_BYTES * model.d_model * (mixes + partial_sums - 3 * sublayers)
-
-
-def block_size(config: AttnResConfig, layers: int) -> int:
-    """Sublayers of a block: ceil(2L / blocks); 1 for full."""
-    return 1 if config.blocks is None else math.ceil(2 * layers / config.blocks)
-
-
-def actual_blocks(config: AttnResConfig, layers: int) -> int:
-    """Blocks there really are: rounding the size up can leave fewer than asked for (2L = 12, blocks 8 gives
-    6)."""
-    return math.ceil(2 * layers / block_size(config, layers))
+        sources = sources_per_site(config, model.layers)
+        return STREAM_BYTES * model.d_model * mixed_values(config, model.layers, sources)
 
 
 def sources_per_site(config: AttnResConfig, layers: int) -> tuple[int, ...]:
     """Number of sources of each of the 2L + 1 sites, the output site last."""
     most = math.inf if config.window is None else config.window + 1
-    return tuple(int(min(count, most)) for count in _all_sources(config, layers))
-
-
-def _all_sources(config: AttnResConfig, layers: int) -> tuple[int, ...]:
-    """Sources of each site before a window hides some."""
-    size = block_size(config, layers)
-    return tuple(math.ceil(site / size) + 1 for site in range(2 * layers + 1))
+    return tuple(int(min(count, most)) for count in block_sources(config, layers))
 
 
 def _rms(source_BTD: Tensor) -> Tensor:

@@ -38,10 +38,10 @@ import torch
 from torch import Tensor, nn
 
 from kernels.depth_mix import inverse_rms
-from kernels.depth_mix.ref import _no_autocast, routing_dtype
+from kernels.precision import no_autocast, routing_dtype
 from model.config import ModelConfig
+from model.residual._blocks import BlocksConfig, actual_blocks, block_size, block_sources, check_blocks
 from model.residual._depth import depth_softmax, rms, weighted_sum
-from model.residual.attnres import AttnRes, AttnResConfig, actual_blocks, block_size, sources_per_site
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
 
 GATE_SCALE = 0.01
@@ -49,7 +49,7 @@ EXCHANGE_START = -4.0
 SHARE_START = 0.12  # of y between the streams, off one half
 
 
-class DarConfig(AttnResConfig):
+class DarConfig(BlocksConfig):
     """`blocks`: number of blocks asked for, whose last states are kept, null for every state; `self_kv`: each stream
     retrieves by its own keys, not the other's."""
 
@@ -91,7 +91,7 @@ class Gate(nn.Module):
 
     def forward(self, u_BTD: Tensor, inverse_BT: Tensor) -> Tensor:
         dtype = routing_dtype(u_BTD)
-        with _no_autocast(u_BTD):
+        with no_autocast(u_BTD):
             score_BT = (u_BTD.to(dtype) @ self.weight.to(dtype)) * inverse_BT
             return torch.sigmoid(self.scale.to(dtype) * score_BT + self.bias.to(dtype)).unsqueeze(-1)
 
@@ -179,7 +179,7 @@ class Dar(ResidualScheme):
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
-        AttnRes.check(config, model)
+        check_blocks(config, model.layers)
 
     @classmethod
     def differs_from_vanilla(cls, config: DarConfig) -> str:
@@ -191,11 +191,11 @@ class Dar(ResidualScheme):
 
     @classmethod
     def sources_per_site(cls, layers: int, config: DarConfig) -> tuple[int, ...]:
-        return sources_per_site(config, layers)
+        return block_sources(config, layers)
 
     @classmethod
     def state_values(cls, model: ModelConfig, config: DarConfig) -> int:
-        return model.d_model * (2 * max(sources_per_site(config, model.layers)) - 1)
+        return model.d_model * (2 * max(block_sources(config, model.layers)) - 1)
 
     @classmethod
     def params(cls, model: ModelConfig, config: DarConfig) -> int:
@@ -204,13 +204,13 @@ class Dar(ResidualScheme):
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: DarConfig) -> int:
-        sublayers, visits = 2 * model.layers, sum(sources_per_site(config, model.layers))
+        sublayers, visits = 2 * model.layers, sum(block_sources(config, model.layers))
         return model.d_model * (8 * visits + 2 * (2 * sublayers + 1) + 2 * (sublayers + 1) + 18 * sublayers)
 
     @classmethod
     def bytes_per_token(cls, model: ModelConfig, config: DarConfig) -> int:
         sublayers = 2 * model.layers
-        retrievals = sum(2 * count - 1 + 2 for count in sources_per_site(config, model.layers)) - 1
+        retrievals = sum(2 * count - 1 + 2 for count in block_sources(config, model.layers)) - 1
         return STREAM_BYTES * model.d_model * (retrievals + 5 * sublayers - 3 * sublayers)
 
 

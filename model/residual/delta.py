@@ -44,15 +44,14 @@ from torch import Tensor, nn
 
 from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
 from model.config import ModelConfig
-from model.residual.attnres import AttnResConfig, actual_blocks, block_size
+from model.residual._blocks import BlocksConfig, actual_blocks, block_size, check_blocks, check_heads
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
-from model.residual.mhar import Mhar
 
 QUERY_STD = 0.02
 NULL_EPS = 1e-6
 
 
-class DeltaConfig(AttnResConfig):
+class DeltaConfig(BlocksConfig):
     """`blocks`: number of blocks asked for, null for one sublayer a source. `heads`: routing heads; they must
     divide d_model. `gate`: what is read from depth counts fully (one), or by a scalar a sublayer that starts at
     zero (learned). `null`: a learned vector is one more source, which lets a site read nothing."""
@@ -155,7 +154,8 @@ class Delta(ResidualScheme):
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
-        Mhar.check(config, model)
+        check_blocks(config, model.layers)
+        check_heads(config.heads, model.d_model)
 
     @classmethod
     def differs_from_vanilla(cls, config: DeltaConfig) -> str:

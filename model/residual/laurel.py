@@ -31,7 +31,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from kernels.depth_mix.ref import routing_dtype
+from kernels.precision import routing_dtype
 from model.config import ModelConfig
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
 

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from model.config import ModelConfig
+from model.residual._blocks import check_heads
 from model.residual.attnres import AttnRes, AttnResConfig, MatchedHeads
 
 
@@ -59,7 +60,4 @@ class Mhar(AttnRes):
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
         AttnRes.check(config, model)
-        width = model.d_model
-        if width % config.heads:
-            allowed = [str(h) for h in range(1, width + 1) if width % h == 0]
-            raise ValueError(f"heads {config.heads} does not divide d_model {width}: allowed are {', '.join(allowed)}")
+        check_heads(config.heads, model.d_model)

@@ -22,12 +22,29 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
 from model.config import ModelConfig
-from model.residual._manifold import Mixing, StreamMaps, check_mixing, init_std, map_flops, map_params
-from model.residual._streams import mix_and_write, record_streams, record_weights, replicas, weighted_read
+from model.residual._manifold import (
+    Mixing,
+    MixingMap,
+    TokenLogits,
+    check_mixing,
+    init_std,
+    mixing_logits,
+    mixing_params,
+    selecting,
+)
+from model.residual._streams import (
+    mix_and_write,
+    normed_vector,
+    record_streams,
+    record_weights,
+    replicas,
+    weighted_read,
+)
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
 from model.residual.hc import Streams
 
@@ -53,17 +70,20 @@ class ManifoldHyperConnections(ResidualScheme):
         super().__init__(model, config)
         self.streams = config.streams
         self.sublayers = 2 * model.layers
-        self.maps = StreamMaps(
-            model.d_model, config.streams, self.sublayers, config.res, config.iterations, model.norm_eps
-        )
+        self.eps = model.norm_eps
+        streams, inputs = config.streams, config.streams * model.d_model
+        self.pre = TokenLogits(inputs, [selecting(streams, i % streams) for i in range(self.sublayers)])
+        self.post = TokenLogits(inputs, [torch.zeros(streams)] * self.sublayers)
+        self.res = MixingMap(inputs, streams, self.sublayers, config.res, config.iterations)
 
     def start(self, x_BTD: Tensor, ctx: Context) -> Streams:
         return Streams(ctx, replicas(x_BTD, self.streams))
 
     def read(self, state: Streams, i: int, norm: Norm) -> tuple[Tensor, Streams]:
         X_BTSD = state.X_BTSD
-        read, write = self.maps.read_weights(X_BTSD, i), self.maps.write_weights(X_BTSD, i)
-        mixing = self.maps.mixing_weights(X_BTSD, i)
+        normed = normed_vector(X_BTSD, self.eps)
+        read, write = torch.sigmoid(self.pre(normed, i)), 2 * torch.sigmoid(self.post(normed, i))
+        mixing = self.res(normed, i)
         record_streams(state.ctx, i, X_BTSD)
         record_weights(state.ctx, "read_weights", i, read)
         record_weights(state.ctx, "write_weights", i, write)
@@ -99,12 +119,17 @@ class ManifoldHyperConnections(ResidualScheme):
 
     @classmethod
     def params(cls, model: ModelConfig, config: ManifoldConfig) -> int:
-        return 2 * model.layers * map_params(model.d_model, config.streams, config.res)
+        streams, inputs = config.streams, config.streams * model.d_model
+        site = 2 * TokenLogits.params(inputs, streams) + mixing_params(inputs, streams, config.res)
+        return 2 * model.layers * site
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: ManifoldConfig) -> int:
-        width, streams = model.d_model, config.streams
-        return 2 * model.layers * map_flops(width, streams, config.res) + streams * width
+        streams, inputs = config.streams, config.streams * model.d_model
+        count = mixing_logits(streams, config.res)
+        matrices = 2 * inputs * (2 * streams + count)
+        mix = 2 * inputs * streams if count else 0
+        return 2 * model.layers * (matrices + mix + 3 * 2 * inputs) + inputs
 
     @classmethod
     def bytes_per_token(cls, model: ModelConfig, config: ManifoldConfig) -> int:

@@ -46,21 +46,20 @@ from torch import Tensor, nn
 from kernels.causal_conv import causal_conv, identity_taps
 from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
 from model.config import ModelConfig
+from model.residual._blocks import BlocksConfig, actual_blocks, block_size, block_sources, check_blocks, mixed_values
 from model.residual._control_conv import Kernels, check_kernels, conv_cache
-from model.residual.attnres import AttnRes, AttnResConfig, actual_blocks, block_size, sources_per_site
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
+from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
 
 DEFAULT_KERNELS: dict[int, tuple[int, ...]] = {1: (), 2: (4,), 4: (4, 8, 12), 8: (2, 4, 6, 8, 10, 12, 16)}
 
 
-class MsarConfig(SchemeConfig):
+class MsarConfig(BlocksConfig):
     """`blocks`: as in `attnres`, null for full. `streams`: m. `conv`: taps of the convolution of streams 1 .. m-1, null
     for the default of m = 1, 2, 4 or 8, empty for none (m queries on one source). `conv_owner`: whether each site or
     each source (embedding, block) has its own taps. `h_pre`: whether streams are fused with learned weights of the
     token (false: their mean), `h_pre_std`: the standard deviation their weights W start with. `conv_init`: how taps
     start."""
 
-    blocks: int | None = Field(None, gt=0)
     streams: int = Field(4, ge=1, le=8)
     conv: Kernels | None = None
     conv_owner: Literal["site", "source"] = "site"
@@ -106,7 +105,7 @@ class Msar(ResidualScheme):
     def __init__(self, model: ModelConfig, config: MsarConfig) -> None:
         super().__init__(model, config)
         self.sublayers = 2 * model.layers
-        self.block_size = block_size(_depth(config), model.layers)
+        self.block_size = block_size(config, model.layers)
         self.eps = model.norm_eps
         self.kernels, self.count = kernels(config), config.streams
         self.owner, self.conv_init, self.h_pre_std = config.conv_owner, config.conv_init, config.h_pre_std
@@ -218,7 +217,7 @@ class Msar(ResidualScheme):
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
-        AttnRes.check(_depth(config), model)
+        check_blocks(config, model.layers)
         count = config.streams
         if config.conv is None and count not in DEFAULT_KERNELS:
             allowed = ", ".join(str(number) for number in DEFAULT_KERNELS)
@@ -234,11 +233,11 @@ class Msar(ResidualScheme):
 
     @classmethod
     def depth_blocks(cls, layers: int, config: MsarConfig) -> int:
-        return actual_blocks(_depth(config), layers)
+        return actual_blocks(config, layers)
 
     @classmethod
     def sources_per_site(cls, layers: int, config: MsarConfig) -> tuple[int, ...]:
-        return sources_per_site(_depth(config), layers)
+        return block_sources(config, layers)
 
     @classmethod
     def state_values(cls, model: ModelConfig, config: MsarConfig) -> int:
@@ -271,7 +270,8 @@ class Msar(ResidualScheme):
         values = (kept - 1) * sum(cls.sources_per_site(model.layers, config))
         values += kept * sites if kept > 1 else 0
         values += 2 * m * sites if config.h_pre and m > 1 else 0
-        return AttnRes.bytes_per_token(model, _depth(config)) + STREAM_BYTES * model.d_model * values
+        values += mixed_values(config, model.layers, block_sources(config, model.layers))
+        return STREAM_BYTES * model.d_model * values
 
 
 def kernels(config: MsarConfig) -> tuple[int, ...]:
@@ -279,13 +279,9 @@ def kernels(config: MsarConfig) -> tuple[int, ...]:
     return DEFAULT_KERNELS[config.streams] if config.conv is None else config.conv
 
 
-def _depth(config: MsarConfig) -> AttnResConfig:
-    return AttnResConfig(blocks=config.blocks)
-
-
 def _owners(config: MsarConfig, layers: int) -> int:
     """Holders of a set of taps: all sites, or the embedding and all blocks."""
-    return 2 * layers + 1 if config.conv_owner == "site" else actual_blocks(_depth(config), layers) + 1
+    return 2 * layers + 1 if config.conv_owner == "site" else actual_blocks(config, layers) + 1
 
 
 def _kept_streams(config: MsarConfig) -> int:

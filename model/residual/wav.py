@@ -40,15 +40,15 @@ from torch import Tensor, nn
 
 from kernels.depth_mix import inverse_rms
 from model.config import ModelConfig
+from model.residual._blocks import BlocksConfig, actual_blocks, block_size
 from model.residual._depth import depth_softmax, rms, weighted_sum
-from model.residual.attnres import AttnRes, AttnResConfig, actual_blocks, block_size
-from model.residual.base import STREAM_BYTES, Context
+from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
 
 RATIO_EPS = 1e-6
 RATIO_MOST = 10.0
 
 
-class WavConfig(AttnResConfig):
+class WavConfig(BlocksConfig):
     """`blocks`: number of blocks asked for, at least two sublayers each; `form`: haares is the split alone, wav the
     phase and the split; `detail_bias`: where the learned bias of detail logits starts."""
 
@@ -75,27 +75,40 @@ class Blocks(NamedTuple):
     split_BTD: Tensor | None
 
 
-class Wav(AttnRes):
+class Wav(ResidualScheme):
     """State and carry are the `Blocks`; the first source of the running block is its sum (or the embedding)."""
 
-    Config: ClassVar[type[AttnResConfig]] = WavConfig
+    Config: ClassVar[type[WavConfig]] = WavConfig
     paper = "arXiv 2606.06564"
     changes = "block attnres with signed sums of each block as further sources"
     reconstruction = "from the abstracts: biases, ratio bounds and when a detail becomes a source are chosen here"
+    inert = frozenset({"queries.0", "gains.0"})
     examples = ({"blocks": 1}, {"blocks": 3, "form": "wav"}, {"blocks": 2}, {"blocks": 1, "form": "wav"})
 
     def __init__(self, model: ModelConfig, config: WavConfig) -> None:
         super().__init__(model, config)
         self.form = config.form
+        self.eps = model.norm_eps
+        self.sublayers = 2 * model.layers
+        self.block_size = block_size(config, model.layers)
+        sites, width = self.sublayers + 1, model.d_model
+        self.queries = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(sites))
+        self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in range(sites))
         self.split_at = self.block_size // 2
         self.first_site = first_detail_site(config, model.layers)
         count = 2 * model.layers + 1 - self.first_site
         self.biases = nn.ParameterList(nn.Parameter(torch.tensor(float(config.detail_bias))) for _ in range(count))
 
-    def start(self, x_BTD: Tensor, ctx: Context) -> Any:
+    def start(self, x_BTD: Tensor, ctx: Context) -> Blocks:
         return Blocks(ctx, (), (self._source(x_BTD),), None, None)
 
-    def write(self, carry: Any, y_BTD: Tensor, i: int) -> Any:
+    def read(self, state: Blocks, i: int, norm: Norm) -> tuple[Tensor, Blocks]:
+        return norm(self._mix(state, i)), state
+
+    def readout(self, state: Blocks, norm: Norm) -> Tensor:
+        return norm(self._mix(state, self.sublayers))
+
+    def write(self, carry: Blocks, y_BTD: Tensor, i: int) -> Blocks:
         y_BTD = y_BTD.to(carry.running[0].value_BTD.dtype)  # sums in the stream's type, as vanilla's are
         done = i % self.block_size  # outputs of the running block before this one
         if done == 0:
@@ -106,10 +119,10 @@ class Wav(AttnRes):
         phase_BTD = split_BTD = None
         if self.form == "wav":
             sign = 1 - 2 * (i % 2)  # attention is even
-            phase_BTD = (-sign * before_BTD if done == 1 else carry.phase_BTD) + sign * y_BTD
+            phase_BTD = (-sign * before_BTD if carry.phase_BTD is None else carry.phase_BTD) + sign * y_BTD
             running.append(self._detail(phase_BTD, total_BTD))
         if done >= self.split_at:
-            split_BTD = (before_BTD if done == self.split_at else carry.split_BTD) - y_BTD
+            split_BTD = (before_BTD if carry.split_BTD is None else carry.split_BTD) - y_BTD
             if details(self.form, self.block_size, done + 1) == len(running):
                 running.append(self._detail(split_BTD, total_BTD))
         return Blocks(carry.ctx, carry.finished, tuple(running), phase_BTD, split_BTD)
@@ -122,7 +135,7 @@ class Wav(AttnRes):
             ratio_BT = (rms(total_BTD) / (rms(raw_BTD) + RATIO_EPS)).clamp(0.0, RATIO_MOST)
         return self._source(raw_BTD * ratio_BT.unsqueeze(-1).to(raw_BTD.dtype), detail=True)
 
-    def _mix(self, state: Any, site: int) -> Tensor:
+    def _mix(self, state: Blocks, site: int) -> Tensor:
         sources = state.finished + state.running
         values = [source.value_BTD for source in sources]
         inverse = [source.inverse_BT for source in sources]
@@ -149,6 +162,10 @@ class Wav(AttnRes):
     @classmethod
     def differs_from_vanilla(cls, config: Any) -> str:
         return "sites average signed details too, and these do not sum to the stream"
+
+    @classmethod
+    def depth_blocks(cls, layers: int, config: Any) -> int:
+        return actual_blocks(config, layers)
 
     @classmethod
     def sources_per_site(cls, layers: int, config: Any) -> tuple[int, ...]:

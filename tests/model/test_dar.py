@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from model.accounting import forward_flops_per_token, parameter_counts, resolve_scheme, scheme_bytes_per_token
 from model.config import ModelConfig
 from model.loss import token_loss_sum
-from model.residual.attnres import sources_per_site
+from model.residual._blocks import block_sources
 from model.residual.base import Context
 from model.residual.dar import Dar, DarConfig
 from model.transformer import Transformer
@@ -176,7 +176,7 @@ class Telemetry:
 def test_the_recorder_sees_weights_gates_and_spread_and_changes_nothing(blocks, self_kv):
     model, recorder = randomised({"blocks": blocks, "self_kv": self_kv}), Telemetry()
     assert torch.equal(model(TOKENS, recorder=recorder), model(TOKENS))
-    counts = sources_per_site(DarConfig(blocks=blocks), 4)
+    counts = block_sources(DarConfig(blocks=blocks), 4)
     for site, count in enumerate(counts):
         weights = recorder.values["depth_weights", site]
         assert weights.shape == (count, 2, 2, 8)
@@ -277,7 +277,7 @@ def test_flops_and_bytes_against_a_walk_through_the_sites(blocks, self_kv):
     settings = {"blocks": blocks, "self_kv": self_kv}
     assert forward_flops_per_token(SHAPE, "dar", settings)["scheme"] == flops
     assert scheme_bytes_per_token(SHAPE, "dar", settings) == 4 * values
-    most = max(sources_per_site(DarConfig(blocks=blocks), 4))
+    most = max(block_sources(DarConfig(blocks=blocks), 4))
     assert Dar.state_values(SHAPE, DarConfig(blocks=blocks)) == 24 * (2 * most - 1)
     assert Dar.depth_blocks(4, DarConfig(blocks=blocks)) == -(-SUBLAYERS // size)
 

@@ -228,8 +228,8 @@ def test_a_file_without_exactly_one_scheme_is_an_error(tmp_path, monkeypatch):
 
 
 def test_an_unknown_scheme_names_the_nearest_and_all():
-    with pytest.raises(ValueError, match=r"unknown scheme 'mahr': did you mean 'mhar'\? schemes are .*vanilla"):
-        load_scheme("mahr")
+    with pytest.raises(ValueError, match=r"unknown scheme 'mharr': did you mean 'mhar'\? schemes are .*vanilla"):
+        load_scheme("mharr")
 
 
 class Learning(Vanilla):

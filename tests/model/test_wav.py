@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from model.accounting import forward_flops_per_token, parameter_counts, resolve_scheme, scheme_bytes_per_token
 from model.config import ModelConfig
 from model.loss import token_loss_sum
-from model.residual.attnres import sources_per_site
+from model.residual._blocks import block_sources
 from model.residual.wav import Wav, WavConfig, details
 from model.transformer import Transformer
 from tests import tolerances
@@ -169,7 +169,7 @@ def test_sources_are_those_that_differ_and_are_all_seen(form, blocks):
             assert details(form, size, outputs) == len(signs_of(form, size, first, outputs))
     config = WavConfig(blocks=blocks, form=form)
     counts = Wav.sources_per_site(4, config)
-    plain = sources_per_site(config, 4)
+    plain = block_sources(config, 4)
     assert all(one <= count <= (3 if form == "wav" else 2) * one for one, count in zip(plain, counts, strict=True))
     model, recorder = randomised({"blocks": blocks, "form": form}), Telemetry()
     assert torch.equal(model(TOKENS, recorder=recorder), model(TOKENS))
@@ -209,7 +209,7 @@ def test_parameter_formula_at_full_size(form, size, blocks):
         model = Transformer(config, "wav", settings)
     own = sum(p.numel() for p in model.residual.parameters())
     counts = Wav.sources_per_site(config.layers, WavConfig(**settings))
-    plain = sources_per_site(WavConfig(**settings), config.layers)
+    plain = block_sources(WavConfig(**settings), config.layers)
     biases = sum(one > other for one, other in zip(counts, plain, strict=True))
     assert own == 2 * config.d_model * (2 * config.layers + 1) + biases
     assert parameter_counts(config, "wav", settings)["scheme"] == own
