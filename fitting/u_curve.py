@@ -84,7 +84,10 @@ def _families(study: StudyTable, rows: pd.DataFrame, over: str) -> tuple[pd.Data
     """The rows that have the setting, with columns family, setting and scale; and the arms of each family of two or
     more values."""
     settings = [_settings(study, row, over) for row in rows.to_dict("records")]
-    values = [_value(_inside(each, over)) for each in settings]
+    values = [
+        _value(_default(row, over) if _inside(each, over) is None else _inside(each, over))
+        for row, each in zip(rows.to_dict("records"), settings, strict=True)
+    ]
     labelled = rows.assign(
         setting=values,
         family=[_family(row, each, over) for row, each in zip(rows.to_dict("records"), settings, strict=True)],
@@ -104,6 +107,12 @@ def _settings(study: StudyTable, row: Mapping[str, Any], over: str) -> dict[str,
     if study.foreign and over in row:
         return {over: row[over]}
     return dict(json_format.loads(row["settings"])) if row["settings"] else {}
+
+
+def _default(row: Mapping[str, Any], over: str) -> Any:
+    """The value of a setting that the study left at its default: an arm's settings name only what differs."""
+    defaults = row.get("defaults")
+    return json_format.loads(defaults).get(over) if isinstance(defaults, str) and defaults else None
 
 
 def _value(given: Any) -> float:

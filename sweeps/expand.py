@@ -42,6 +42,12 @@ class Arm:
     place: str
     """Where it stands in the study file, for messages."""
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The scheme's settings that are left at their defaults, as JSON types."""
+        every = self.config.model_dump(mode="json")
+        return {key: value for key, value in every.items() if key not in self.settings}
+
     def blocks(self, layers: int) -> int | None:
         """Blocks over depth there really are, None for a scheme without them."""
         return load_scheme(self.scheme).depth_blocks(layers, self.config)

@@ -45,6 +45,7 @@ class PlannedRun:
     size: str
     budget: str
     config: RunConfig
+    scheme_defaults: Mapping[str, Any]
     threads: int
     identity: Mapping[str, Any]
     planned_flops: float
@@ -88,6 +89,7 @@ class PlannedRun:
             "arm": self.arm,
             "scheme": self.config.scheme,
             "scheme_settings": self.config.model_dump(mode="json")["scheme_settings"],
+            "scheme_defaults": dict(self.scheme_defaults),
             "reconstruction": self.reconstruction,
             "size": self.size,
             "seed": self.config.seed,
@@ -121,6 +123,7 @@ class PlannedRun:
             "arm": self.arm,
             "scheme": self.config.scheme,
             "scheme_settings": self.config.model_dump(mode="json")["scheme_settings"],
+            "scheme_defaults": dict(self.scheme_defaults),
             "size": self.size,
             "seed": self.config.seed,
             "budget": self.budget,
@@ -249,6 +252,7 @@ def _planned(
         size=resolved.size,
         budget=resolved.budget,
         config=config,
+        scheme_defaults=arm.defaults,
         threads=study.file.threads,
         identity=identity,
         planned_flops=resolved.planned_flops,

@@ -56,6 +56,7 @@ RUN_COLUMNS: dict[str, tuple[str, str]] = {
     "arm": ("str", "scheme with its settings that differ from the defaults, or the study's label"),
     "settings": ("str", "JSON of the scheme's settings that differ from its defaults"),
     "reconstruction": ("str", "what had to be chosen where the scheme's source does not specify it, else empty"),
+    "defaults": ("str", "JSON of the scheme's settings left at their defaults"),
     "size": ("str", "name of the model size"),
     "seed": ("int", ""),
     "d_model": ("int", "model width D"),
@@ -275,6 +276,7 @@ def _planned_columns(study: str, run: dict[str, Any]) -> dict[str, Any]:
     return {
         "study": study,
         "settings": json.dumps(run["scheme_settings"], sort_keys=True),
+        "defaults": json.dumps(run.get("scheme_defaults", {}), sort_keys=True),  # not in folders of earlier releases
         "reconstruction": run.get("reconstruction", ""),  # run folders of earlier releases have none
         **{key: run[key] for key in ("run_id", "scheme", "arm", "size", "seed")},
     }

@@ -106,3 +106,18 @@ def test_a_setting_that_does_not_vary_names_those_that_do(tmp_path):
         analyse(study(tmp_path, rows), "blocks")
     with pytest.raises(InputError, match="--noise"):
         analyse(study(tmp_path, rows), noise=-1.0)
+
+
+def test_a_value_that_is_the_default_is_on_the_curve(tmp_path):
+    """An arm's settings name only what differs from the defaults: a sweep over the default has a nameless point."""
+    header = ("scheme", "arm", "size", "settings", "defaults", "seed", "flops", "loss")
+    rows = [
+        ("mhar", "mhar query_lr=0.1", "s", '{"query_lr": 0.1}', '{"scale": 1.0}', 0, 1e15, 3.2),
+        ("mhar", "mhar", "s", "{}", '{"query_lr": 1.0, "scale": 1.0}', 0, 1e15, 3.1),
+        ("mhar", "mhar query_lr=10", "s", '{"query_lr": 10}', '{"scale": 1.0}', 0, 1e15, 3.3),
+        ("attnres", "attnres", "s", "{}", '{"query_lr": 1.0}', 0, 1e15, 3.0),
+    ]
+    (result,) = analyse(study(tmp_path, rows, header), "query_lr", noise=0.01)
+    assert result.family == "mhar"
+    assert [cell.value for cell in result.curves[0].cells] == [0.1, 1.0, 10.0]
+    assert result.curves[0].best == 1.0
