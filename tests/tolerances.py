@@ -37,6 +37,8 @@ BF16_LOSS = 1e-5
 DRAWN_STD = 0.3
 # routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
 EXACT = 0.0
+# streams that are copies of one, after some steps of plain gradient descent in float64: roundings of values of order 1
+SAME_STREAMS = 1e-12
 
 # sweeps: studies and plans -----------------------------------------------------------------------------------
 
