@@ -51,6 +51,17 @@ GATE_START = 2e-3
 
 # two float64 training runs of a few Adam steps that are equal in exact arithmetic (the issue's own number)
 SCALE_IS_RATE = 1e-10
+# streams that are copies of one, after some steps of plain gradient descent in float64: roundings of values of order 1
+SAME_STREAMS = 1e-12
+# columns of matrices of normal logits with standard deviation 0.5 after 20 Sinkhorn iterations (rows come last and are
+# exact); convergence is geometric, and the slowest of a thousand decides (measured 1e-7)
+SINKHORN = 1e-5
+# the sum of 4 streams of order 1 after one mix near the start, whose weights off the diagonal are e^-8 = 3e-4: the
+# iterations hardly move such a matrix, so columns miss one by a share of that (measured 1.5e-4)
+STREAM_SUM = 1e-3
+# logits of an mHC model at its start against vanilla's, as a share of the largest: write weights are off 1 by 0.1%
+# (measured 2e-4)
+NEAR_VANILLA = 1e-3
 
 # sweeps: studies and plans -----------------------------------------------------------------------------------
 

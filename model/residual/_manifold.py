@@ -1,17 +1,8 @@
-"""Mappings of streams that keep their sum: read, write and mixing weights of manifold-constrained hyper-connections.
+"""Weights between streams that are doubly stochastic, and the maps that compute stream weights from a token.
 
-With x' = RMSNorm(vec X) over all S D values, and matrices phi, scalars a and biases b of a sublayer,
-
-    read  = sigmoid(a_0 x' phi_pre + b_pre),    write = 2 sigmoid(a_1 x' phi_post + b_post)
-    mixing = sinkhorn(exp(a_2 x' phi_res + b_res))          doubly stochastic, from row sums of one; or
-             sum over permutations p of softmax(a_2 x' phi_res + b_res)_p P_p       exactly so; or the identity
-
-Sinkhorn normalises columns, then rows, `iterations` times: rows (to) sum to one exactly, so every new stream is a
-convex combination of the old ones, columns (from) nearly, so the streams' sum is kept.
-
-Start: phi normal with standard deviation 0.02, a = 0.01, b_post 0 (write 1), b_pre +2 on stream i mod S and -2
-elsewhere, b_res 0 on the diagonal and -8 off it (permutations: 0 for the identity, -8 for the others). No start is
-published. phi = 0 with equal biases would leave all streams replicas for ever: their weights would get equal gradients.
+Shared by the manifold-constrained schemes (mHC, xHC, AttnRes with mHC streams). A matrix M of mixing weights is
+[..., to, from]: X'_j = sum_k M_jk X_k. Rows that sum to one make every stream an average of streams; columns that sum
+to one keep the sum of all streams.
 """
 
 from __future__ import annotations
@@ -24,109 +15,108 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from kernels.precision import no_autocast
+from kernels.depth_mix import inverse_rms
+from kernels.precision import no_autocast, routing_dtype
 
-Mixing = Literal["sinkhorn", "identity", "permutations"]
-MATRIX_STD = 0.02
-SCALE = 0.01
-SELECTED, UNSELECTED, OFF_IDENTITY = 2.0, -2.0, -8.0
-MOST_PERMUTED = 4
-"""Streams that `permutations` allows: 4! = 24 matrices."""
+Res = Literal["sinkhorn", "identity", "permutations"]
 
-
-class TokenLogits(nn.Module):
-    """a (x' phi) + b for each of several sites: phi [inputs, outputs] normal, a a scalar, b [outputs] from `starts`."""
-
-    def __init__(self, inputs: int, starts: Sequence[Tensor]) -> None:
-        super().__init__()
-        self.phi = nn.ParameterList(nn.Parameter(torch.zeros(inputs, len(start))) for start in starts)
-        self.scale = nn.ParameterList(nn.Parameter(torch.full((1,), SCALE)) for _ in starts)
-        self.bias = nn.ParameterList(nn.Parameter(start.clone()) for start in starts)
-
-    def forward(self, normed: Tensor, site: int) -> Tensor:
-        """[.., inputs] -> [.., outputs] in the type of the normed vector, whatever autocast says."""
-        with no_autocast(normed):
-            dtype = normed.dtype
-            product = normed @ self.phi[site].to(dtype)
-            return self.scale[site].to(dtype) * product + self.bias[site].to(dtype)
-
-    @staticmethod
-    def params(inputs: int, outputs: int) -> int:
-        """Parameters of a site."""
-        return inputs * outputs + outputs + 1
-
-
-class MixingMap(nn.Module):
-    """The mixing matrix of each site, over `streams` streams, from a normed vector of `inputs` values."""
-
-    permutations: Tensor
-
-    def __init__(self, inputs: int, streams: int, sites: int, mixing: Mixing, iterations: int) -> None:
-        super().__init__()
-        self.streams, self.iterations = streams, iterations
-        self.mixing: Mixing = "identity" if streams == 1 else mixing
-        if self.mixing == "sinkhorn":
-            start = OFF_IDENTITY * (1 - torch.eye(streams)).flatten()
-            self.logits = TokenLogits(inputs, [start] * sites)
-        elif self.mixing == "permutations":
-            orders = list(itertools.permutations(range(streams)))  # the identity is the first
-            start = torch.full((len(orders),), OFF_IDENTITY)
-            start[0] = 0.0
-            self.logits = TokenLogits(inputs, [start] * sites)
-            matrices = torch.stack([torch.eye(streams)[list(order)] for order in orders])
-            self.register_buffer("permutations", matrices, persistent=False)
-
-    def forward(self, normed: Tensor, site: int) -> Tensor | None:
-        """[.., to, from]; None for the identity."""
-        if self.mixing == "identity":
-            return None
-        logits = self.logits(normed, site)
-        if self.mixing == "sinkhorn":
-            return sinkhorn(logits.unflatten(-1, (self.streams, self.streams)), self.iterations)
-        with no_autocast(normed):
-            matrices = self.permutations.to(logits.dtype).flatten(1)
-            return (logits.softmax(-1) @ matrices).unflatten(-1, (self.streams, self.streams))
-
-
-def init_std(name: str) -> float | None:
-    """Standard deviation of a scheme's parameter that is a matrix of `TokenLogits`, by its name."""
-    return MATRIX_STD if ".phi." in name else None
-
-
-def selecting(streams: int, selected: int) -> Tensor:
-    """Biases of a sigmoid that reads mostly one stream."""
-    bias = torch.full((streams,), UNSELECTED)
-    bias[selected] = SELECTED
-    return bias
+SCALE = 0.01  # start of the learned scalar before each group of a map
+PHI_STD = 0.02  # standard deviation of a map's matrix at the start
+CHOSEN, OTHERS = 2.0, -2.0  # start of the read's bias on one stream, and on the rest
+OFF_DIAGONAL = -8.0  # start of the mixing bias off the diagonal, or on permutations that move something
+MOST_PERMUTED = 4  # streams: 4! = 24 permutations
 
 
 def sinkhorn(logits: Tensor, iterations: int) -> Tensor:
-    """exp(logits) [.., S, S] scaled towards a doubly stochastic matrix: columns, then rows, each time."""
-    # a constant factor is removed by the first division; without it exp would overflow
-    matrix = (logits - logits.amax((-2, -1), keepdim=True)).exp()
+    """Alternately normalise exp(logits) [..., to, from], columns first and rows last.
+
+    In logarithms, so that no row or column can vanish. Rows sum to one up to rounding, columns as far as the
+    iterations have come: not far where the matrix is nearly a permutation, but there little is missing.
+    """
     for _ in range(iterations):
-        matrix = matrix / matrix.sum(-2, keepdim=True)
-        matrix = matrix / matrix.sum(-1, keepdim=True)
-    return matrix
+        logits = logits.log_softmax(-2).log_softmax(-1)
+    return logits.exp()
 
 
-def mixing_logits(streams: int, mixing: Mixing) -> int:
-    """Numbers that a mixing matrix is made of."""
-    if mixing == "identity" or streams == 1:
-        return 0
-    return math.factorial(streams) if mixing == "permutations" else streams**2
+def permutation_matrices(count: int) -> Tensor:
+    """All permutations of `count` streams as matrices [count!, to, from], the identity first."""
+    return torch.stack([torch.eye(count)[list(order)] for order in itertools.permutations(range(count))])
 
 
-def check_mixing(streams: int, mixing: Mixing) -> None:
-    """ValueError where there are too many permutations."""
-    if mixing == "permutations" and streams > MOST_PERMUTED:
+class StreamMap(nn.Module):
+    """Groups of weights from a vector v of a token: scale_g * (R(v) phi_g) + bias_g, R dividing by the rms over v.
+
+    The gain of R is absorbed in phi. phi is drawn by its scheme (`PHI_STD`).
+    """
+
+    def __init__(self, width: int, biases: Sequence[Tensor], eps: float) -> None:
+        super().__init__()
+        self.sizes, self.eps = [bias.numel() for bias in biases], eps
+        self.phi = nn.Parameter(torch.zeros(width, sum(self.sizes)))
+        self.scales = nn.Parameter(torch.full((len(self.sizes),), SCALE))
+        self.bias = nn.Parameter(torch.cat([bias.flatten() for bias in biases]))
+
+    def forward(self, v: Tensor) -> list[Tensor]:
+        """[..., width] -> one [..., size] a group, in the routing type."""
+        dtype = routing_dtype(v)
+        with no_autocast(v):
+            # dividing behind the product is the same and needs no normed copy of v
+            raw = (v.to(dtype) @ self.phi.to(dtype)) * inverse_rms(v, self.eps).unsqueeze(-1)
+            groups = zip(
+                self.scales.to(dtype).unbind(),
+                raw.split(self.sizes, -1),
+                self.bias.to(dtype).split(self.sizes),
+                strict=True,
+            )
+            return [scale * part + bias for scale, part, bias in groups]
+
+
+class Mixing(nn.Module):
+    """From the logits of a token to its matrix between `count` streams, in one of three ways."""
+
+    permutations: Tensor
+
+    def __init__(self, res: Res, count: int, iterations: int) -> None:
+        super().__init__()
+        self.res, self.count, self.iterations = res, count, iterations
+        if res == "permutations":
+            self.register_buffer("permutations", permutation_matrices(count), persistent=False)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """[..., mixing_size] -> [..., to, from]."""
+        square = (self.count, self.count)
+        if self.res == "permutations":
+            with no_autocast(logits):
+                weights = logits.softmax(-1)
+                return (weights @ self.permutations.to(weights.dtype).flatten(1)).unflatten(-1, square)
+        return sinkhorn(logits.unflatten(-1, square), self.iterations)
+
+
+def mixing_size(res: Res, count: int) -> int:
+    """Logits that a mixing matrix needs."""
+    return {"sinkhorn": count * count, "identity": 0, "permutations": math.factorial(count)}[res]
+
+
+def mixing_bias(res: Res, count: int) -> Tensor:
+    """Its logits' bias at the start: streams stay what they are, nearly."""
+    if res == "permutations":
+        bias = torch.full((math.factorial(count),), OFF_DIAGONAL)
+        bias[0] = 0.0
+        return bias
+    return OFF_DIAGONAL * (1 - torch.eye(count))
+
+
+def read_bias(count: int, chosen: int) -> Tensor:
+    """The read's bias at the start: one stream before the others, so that streams are not all treated alike."""
+    bias = torch.full((count,), OTHERS)
+    bias[chosen] = CHOSEN
+    return bias
+
+
+def check_permutations(res: Res, count: int) -> None:
+    """ValueError where there would be too many permutations."""
+    if res == "permutations" and count > MOST_PERMUTED:
         raise ValueError(
-            f"res permutations with {streams} streams is a sum over {math.factorial(streams)} matrices: "
-            f"allowed are 1 to {MOST_PERMUTED} streams, or res sinkhorn or identity"
+            f"streams {count} with res permutations needs {count}! = {math.factorial(count)} permutations: "
+            f"allowed are streams 1 to {MOST_PERMUTED} (at most {math.factorial(MOST_PERMUTED)} permutations)"
         )
-
-
-def mixing_params(inputs: int, streams: int, mixing: Mixing) -> int:
-    """Parameters of a site of a `MixingMap`."""
-    count = mixing_logits(streams, mixing)
-    return TokenLogits.params(inputs, count) if count else 0

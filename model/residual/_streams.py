@@ -1,68 +1,55 @@
-"""What schemes with S parallel residual streams share: replicas at the start, weighted reads, mixes and writes, norms.
+"""Several residual streams at once, X [B, T, S, D]: how they are read, mixed, written, and watched.
 
-Streams are X [B, T, S, D]. With read weights r [.., S], mixing M [.., S, S] (row: to, column: from), write weights w
-[.., S]:
+    read u = sum_j r_j X_j;   mix X'_j = sum_i m_ij X_i (from i, to j);   write X'_j += w_j y
 
-    input = sum over s of r_s X_s,      X'_s = sum over j of M_sj X_j + w_s y
-
-Traffic per token of one sublayer in S D values, as counted for hyper-connections (mHC, arXiv 2512.24880, section 3):
-reads 5S + 1 and writes 3S + 1 of width D, (8S + 2) D; vanilla's 3D are subtracted by the schemes.
+Coefficients are [B, T, S] and [B, T, S, S], B and T of size 1 where they are not of a token. They and the sums
+are float32 (float64 for float64 streams) whatever autocast says; results have the type of the streams.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
-from kernels.depth_mix import inverse_rms
-from kernels.precision import no_autocast, routing_dtype
-from model.residual.base import Context
+from kernels.precision import no_autocast
+from model.residual.base import Recorder
 
 
-def replicas(x_BTD: Tensor, streams: int) -> Tensor:
-    """[B, T, D] -> [B, T, S, D], every stream a copy."""
-    return x_BTD.unsqueeze(2).expand(-1, -1, streams, -1)
+def copy_streams(x_BTD: Tensor, streams: int) -> Tensor:
+    """Every stream starts as x: [B, T, S, D], a view."""
+    return x_BTD.unsqueeze(-2).expand(-1, -1, streams, -1)
 
 
-def weighted_read(X_BTSD: Tensor, weights: Tensor) -> Tensor:
-    """Sum over streams with weights [S] or [B, T, S]: [B, T, D] in the type of the streams."""
-    with no_autocast(X_BTSD):
-        return (X_BTSD * weights.to(X_BTSD.dtype).unsqueeze(-1)).sum(2)
+def read(x_BTSD: Tensor, weights_BTS: Tensor) -> Tensor:
+    """One weighted sum of the streams, [B, T, D]."""
+    with no_autocast(x_BTSD):
+        summed = (weights_BTS.unsqueeze(-2) @ x_BTSD.to(weights_BTS.dtype)).squeeze(-2)
+    return summed.to(x_BTSD.dtype)
 
 
-def mix_and_write(X_BTSD: Tensor, mixing: Tensor | None, weights: Tensor, y_BTD: Tensor) -> Tensor:
-    """The next streams; `mixing` [S, S] or [B, T, S, S], None for the identity; `weights` [S] or [B, T, S]."""
-    with no_autocast(X_BTSD):
-        kept = X_BTSD if mixing is None else torch.matmul(mixing.to(X_BTSD.dtype), X_BTSD)
-        return kept + weights.to(X_BTSD.dtype).unsqueeze(-1) * y_BTD.to(X_BTSD.dtype).unsqueeze(2)
+def mix(x_BTSD: Tensor, weights_BTSS: Tensor) -> Tensor:
+    """A weighted sum of the streams for each stream; weights are [..., from, to]."""
+    with no_autocast(x_BTSD):
+        mixed = weights_BTSS.mT @ x_BTSD.to(weights_BTSS.dtype)
+    return mixed.to(x_BTSD.dtype)
 
 
-def normed_vector(X_BTSD: Tensor, eps: float) -> Tensor:
-    """RMSNorm without gain over all streams and channels together: [B, T, S D] in the routing type. A gain would be
-    absorbed by the matrix behind it."""
-    vector = X_BTSD.flatten(2)
-    return vector.to(routing_dtype(vector)) * inverse_rms(vector, eps).unsqueeze(-1)
+def write(x_BTSD: Tensor, weights_BTS: Tensor, y_BTD: Tensor) -> Tensor:
+    """Each stream with its share of y added."""
+    share = weights_BTS.unsqueeze(-1) * y_BTD.to(weights_BTS.dtype).unsqueeze(-2)
+    return x_BTSD + share.to(x_BTSD.dtype)
 
 
-def stream_spread(X_BTSD: Tensor) -> Tensor:
-    """Largest rms distance of a stream from the first: [1, 1, B, T], zero while all are replicas."""
-    return (X_BTSD - X_BTSD[:, :, :1]).detach().square().mean(-1).sqrt().amax(2)[None, None]
+def record_coefficients(
+    recorder: Recorder, site: int, read_BTS: Tensor, write_BTS: Tensor, mix_BTSS: Tensor | None
+) -> None:
+    """Telemetry of one sublayer; streams stand where sources do."""
+    recorder.record("read_weights", site, read_BTS.detach().movedim(-1, 0).unsqueeze(1))
+    recorder.record("write_weights", site, write_BTS.detach().movedim(-1, 0).unsqueeze(1))
+    if mix_BTSS is not None:
+        recorder.record("mix_weights", site, mix_BTSS.detach().permute(2, 3, 0, 1))
 
 
-def record_streams(ctx: Context, site: int, X_BTSD: Tensor) -> None:
-    """Telemetry of the streams that a site reads: their norms and how far they are apart."""
-    if ctx.recorder is not None:
-        norms_BTS = X_BTSD.detach().square().mean(-1).sqrt()
-        ctx.recorder.record("source_norm", site, norms_BTS.permute(2, 0, 1).unsqueeze(1))
-        ctx.recorder.record("stream_spread", site, stream_spread(X_BTSD))
-
-
-def record_weights(ctx: Context, name: str, site: int, weights: Tensor) -> None:
-    """Telemetry of weights [.., S] as [S, 1, ..], or mixing [.., S, S] as [from, to, ..]."""
-    if ctx.recorder is not None:
-        found = weights.detach()
-        if name == "mix_weights":
-            found = found.movedim(-1, 0).movedim(-1, 1)
-        else:
-            found = found.movedim(-1, 0).unsqueeze(1)
-        ctx.recorder.record(name, site, found)
+def record_spread(recorder: Recorder, site: int, x_BTSD: Tensor) -> None:
+    """How far the stream furthest from stream 0 is from it: zero while all are copies of one."""
+    apart = x_BTSD.detach() - x_BTSD.detach()[..., :1, :]
+    recorder.record("stream_spread", site, apart.square().mean(-1).sqrt().amax(-1)[None, None])

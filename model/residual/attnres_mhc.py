@@ -25,6 +25,8 @@ from torch import Tensor, nn
 
 from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
 from model.config import ModelConfig
+from model.residual import _manifold as manifold
+from model.residual import _streams as streams
 from model.residual._blocks import (
     BlocksConfig,
     actual_blocks,
@@ -33,33 +35,16 @@ from model.residual._blocks import (
     check_blocks,
     mixed_values,
 )
-from model.residual._manifold import (
-    Mixing,
-    MixingMap,
-    TokenLogits,
-    check_mixing,
-    init_std,
-    mixing_logits,
-    mixing_params,
-    selecting,
-)
-from model.residual._streams import (
-    mix_and_write,
-    normed_vector,
-    record_streams,
-    record_weights,
-    replicas,
-    weighted_read,
-)
 from model.residual.attnres import History
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
+from model.residual.mhc import passes
 
 
 class AttnResMhcConfig(BlocksConfig):
     """`blocks`: as in attnres. `streams`, `res` and `iterations`: as in mhc."""
 
     streams: int = Field(4, gt=0)
-    res: Mixing = "sinkhorn"
+    res: manifold.Res = "sinkhorn"
     iterations: int = Field(20, gt=0)
 
 
@@ -84,35 +69,36 @@ class AttnResMhc(ResidualScheme):
 
     def __init__(self, model: ModelConfig, config: AttnResMhcConfig) -> None:
         super().__init__(model, config)
-        self.streams, self.eps = config.streams, model.norm_eps
-        self.sublayers = 2 * model.layers
+        count, width, self.eps = config.streams, model.d_model, model.norm_eps
+        self.streams, self.sublayers = count, 2 * model.layers
         self.block_size = block_size(config, model.layers)
-        streams, width = config.streams, model.d_model
-        sites, inputs = self.sublayers + 1, config.streams * model.d_model
+        sites = self.sublayers + 1
         self.queries = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(sites))
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in range(sites))
-        starts = [selecting(streams + 1, i % streams) for i in range(self.sublayers)]
-        self.pre = TokenLogits(inputs + width, [*starts, torch.zeros(streams + 1)])
-        self.post = TokenLogits(inputs, [torch.zeros(streams)] * self.sublayers)
-        self.res = MixingMap(inputs, streams, self.sublayers, config.res, config.iterations)
+        self.mixing = None if config.res == "identity" else manifold.Mixing(config.res, count, config.iterations)
+        biases = [manifold.read_bias(count + 1, i % count) for i in range(self.sublayers)]
+        self.read_maps = nn.ModuleList(
+            manifold.StreamMap((count + 1) * width, [bias], self.eps) for bias in (*biases, torch.zeros(count + 1))
+        )
+        mixed = [] if self.mixing is None else [manifold.mixing_bias(config.res, count)]
+        self.write_maps = nn.ModuleList(
+            manifold.StreamMap(count * width, [torch.zeros(count), *mixed], self.eps) for _ in range(self.sublayers)
+        )
 
     def start(self, x_BTD: Tensor, ctx: Context) -> State:
         depth = History(ctx, (x_BTD,), (inverse_rms(x_BTD, self.eps),))
-        return State(depth, replicas(x_BTD, self.streams))
+        return State(depth, streams.copy_streams(x_BTD, self.streams))
 
     def read(self, state: State, i: int, norm: Norm) -> tuple[Tensor, State]:
-        X_BTSD, ctx = state.X_BTSD, state.depth.ctx
-        normed = normed_vector(X_BTSD, self.eps)
-        write, mixing = 2 * torch.sigmoid(self.post(normed, i)), self.res(normed, i)
-        record_streams(ctx, i, X_BTSD)
-        record_weights(ctx, "write_weights", i, write)
-        if mixing is not None:
-            record_weights(ctx, "mix_weights", i, mixing)
-        return norm(self._read(state, i)), State(state.depth, X_BTSD, mixing, write)
+        post, *logits = self.write_maps[i](state.X_BTSD.flatten(-2))
+        # `streams.mix` wants [from, to]
+        mixing = None if self.mixing is None else self.mixing(logits[0]).mT
+        return norm(self._read(state, i)), State(state.depth, state.X_BTSD, mixing, 2 * post.sigmoid())
 
     def write(self, carry: State, y_BTD: Tensor, i: int) -> State:
         assert carry.write is not None
-        X_BTSD = mix_and_write(carry.X_BTSD, carry.mixing, carry.write, y_BTD)
+        mixed_BTSD = carry.X_BTSD if carry.mixing is None else streams.mix(carry.X_BTSD, carry.mixing)
+        X_BTSD = streams.write(mixed_BTSD, carry.write, y_BTD)
         ctx, sources, inverse = carry.depth
         y_BTD = y_BTD.to(sources[0].dtype)
         if i % self.block_size:
@@ -121,24 +107,22 @@ class AttnResMhc(ResidualScheme):
         return State(History(ctx, (*sources, y_BTD), (*inverse, inverse_rms(y_BTD, self.eps))), X_BTSD)
 
     def readout(self, state: State, norm: Norm) -> Tensor:
-        record_streams(state.depth.ctx, self.sublayers, state.X_BTSD)
         return norm(self._read(state, self.sublayers))
 
     def _read(self, state: State, site: int) -> Tensor:
         """The sum of the streams and the retrieval, as the site weighs them."""
         routing = (state.depth.sources, state.depth.inverse, self.queries[site], self.gains[site], 1)
-        seen = torch.cat((state.X_BTSD, depth_mix(*routing).unsqueeze(2)), 2)
-        weights = torch.sigmoid(self.pre(normed_vector(seen, self.eps), site))
-        if state.depth.ctx.recorder is not None:
-            state.depth.ctx.recorder.record("depth_weights", site, depth_weights(*routing))
-            record_weights(state.depth.ctx, "read_weights", site, weights)
-        return weighted_read(seen, weights)
+        seen_BTSD = torch.cat((state.X_BTSD, depth_mix(*routing).unsqueeze(2)), 2)
+        (pre,) = self.read_maps[site](seen_BTSD.flatten(-2))
+        recorder = state.depth.ctx.recorder
+        if recorder is not None:
+            recorder.record("depth_weights", site, depth_weights(*routing))
+            recorder.record("read_weights", site, pre.sigmoid().detach().movedim(-1, 0).unsqueeze(1))
+            streams.record_spread(recorder, site, state.X_BTSD)
+        return streams.read(seen_BTSD, pre.sigmoid())
 
     def init_std(self, name: str) -> float | None:
-        return init_std(name)
-
-    def decays(self, name: str) -> bool:
-        return init_std(name) is not None
+        return manifold.PHI_STD if name.endswith(".phi") else None
 
     @classmethod
     def differs_from_vanilla(cls, config: AttnResMhcConfig) -> str:
@@ -147,7 +131,7 @@ class AttnResMhc(ResidualScheme):
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
         check_blocks(config, model.layers)
-        check_mixing(config.streams, config.res)
+        manifold.check_permutations(config.res, config.streams)
 
     @classmethod
     def depth_blocks(cls, layers: int, config: AttnResMhcConfig) -> int:
@@ -163,26 +147,30 @@ class AttnResMhc(ResidualScheme):
 
     @classmethod
     def params(cls, model: ModelConfig, config: AttnResMhcConfig) -> int:
-        streams, width, sublayers = config.streams, model.d_model, 2 * model.layers
-        inputs = streams * width
+        count, width, sublayers = config.streams, model.d_model, 2 * model.layers
+        mixed = manifold.mixing_size(config.res, count)
         routing = 2 * width * (sublayers + 1)
-        reads = TokenLogits.params(inputs + width, streams + 1) * (sublayers + 1)
-        writes = TokenLogits.params(inputs, streams) + mixing_params(inputs, streams, config.res)
-        return routing + reads + writes * sublayers
+        reads = ((count + 1) * width + 1) * (count + 1) + 1
+        writes = (count * width + 1) * (count + mixed) + 1 + (mixed > 0)
+        return routing + reads * (sublayers + 1) + writes * sublayers
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: AttnResMhcConfig) -> int:
-        streams, width, sublayers = config.streams, model.d_model, 2 * model.layers
-        inputs, seen, count = streams * width, (streams + 1) * width, mixing_logits(streams, config.res)
+        width, sublayers = model.d_model, 2 * model.layers
+        inputs, seen, count = (
+            config.streams * width,
+            (config.streams + 1) * width,
+            manifold.mixing_size(config.res, config.streams),
+        )
         depth = 4 * width * sum(block_sources(config, model.layers)) + 2 * width * (sublayers + 1)
-        reads = 2 * seen * (streams + 1) + 2 * seen + 2 * seen  # matrix, rms, sum
-        writes = 2 * inputs * (streams + count) + 2 * inputs + 2 * inputs  # matrices, rms, write
-        mix = 2 * inputs * streams if count else 0
+        reads = 2 * seen * (config.streams + 1) + 2 * seen + 2 * seen  # matrix, rms, sum
+        writes = 2 * inputs * (config.streams + count) + 2 * inputs + 2 * inputs  # matrices, rms, write
+        mix = 2 * inputs * config.streams if count else 0
         return depth + reads * (sublayers + 1) + (writes + mix) * sublayers
 
     @classmethod
     def bytes_per_token(cls, model: ModelConfig, config: AttnResMhcConfig) -> int:
         sublayers = 2 * model.layers
         depth = mixed_values(config, model.layers, block_sources(config, model.layers))
-        streams = (8 * config.streams + 2) * sublayers + config.streams + sublayers + 1
-        return STREAM_BYTES * model.d_model * (depth + streams)
+        values = passes(config) * sublayers + config.streams + sublayers + 1
+        return STREAM_BYTES * model.d_model * (depth + values)

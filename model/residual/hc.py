@@ -1,24 +1,30 @@
-"""Hyper-connections (arXiv 2409.19606, sections 2 to 4): S parallel streams with learned reads, mixings and writes.
+"""Hyper-Connections (arXiv 2409.19606, sections 2 to 4): S residual streams with learned reads, mixes and writes.
 
-At sublayer i, with X the streams, each the embedding at the start:
+State X [B, T, S, D], every stream a copy of the embedding x. Sublayer i (attention and MLP each count), streams j:
 
-    input = sum_s r_s X_s,   X'_s = sum_j M_sj X_j + w_s y,   head input = norm(sum_s X_s)
+    read   u = sum_j r_j X_j;   y = f_i(u)
+    write  X'_j = sum_k m_kj X_k + w_j y
+    readout: sum_j X_j, then the output norm
 
-Static weights r, M, w start as one-hot at stream i mod S, the identity, and ones. Dynamic ones (`dynamic`, the default)
-add, with Z_j = RMSNorm(X_j) under one gain a sublayer, per stream j
+`dynamic` computes the weights from the token, stream by stream, with N(X_j) an RMSNorm with gain g over D:
 
-    r_j += a tanh(Z_j . W_r),   M_.j += a tanh(Z_j W_M),   w_j += b tanh(Z_j . W_w)
+    r_j = r0_j + a tanh(N(X_j) . W_r);  m_jk = m0_jk + a tanh(N(X_j) . W_m[:, k]);  w_j = w0_j + b tanh(N(X_j) . W_w)
 
-with W zero and a = b = 0.01; `tanh: false` leaves the tanh out. So the streams are replicas at the start, the sum of S
-replicas is S times vanilla's stream, and the norm removes the factor. a and b get a gradient once W has moved.
+Each sublayer has its own r0 [S], m0 [S, S], w0 [S], gain g [D], matrix [W_r, W_m, W_w] [D, S + 2], and scalars
+(a, b). `tanh: false` leaves the bound out.
 
-Departures. RMSNorm stands for the paper's LayerNorm, and has a gain. The paper's factor on the initial scale of output
-projections is left out: its text does not settle the direction, and bodies must be equal in all arms. Dynamic matrices
-decay, static weights do not, as in the paper. At the first sublayer streams are equal and the norm removes their scale,
-so its read weights cannot matter; neither is special-cased.
+Start. W = 0, a = b = 0.01, r0 one at stream i mod S and zero elsewhere, m0 the identity, w0 ones: every stream is the
+vanilla stream, and the readout is S times it, which the output norm removes. The model equals vanilla for every S. The
+gains and the two scalars get no gradient until W has left zero, after one step. Before sublayer 0 all streams are
+equal, so there only the sum of r matters, and the norm removes even that.
 
-Costs per sublayer: S(S + 2) parameters, dynamic D(S + 2) + D + 2 more. FLOPs 2SD(S + 2) for read, mix and write,
-dynamic 2SD(S + 2) + 2SD more (matrices, rms); the last sum SD. Bytes: see `model.residual._streams`.
+Choices: the norm is an RMSNorm (the paper's code has a LayerNorm); output projections keep the body's start, which the
+paper rescales by sqrt(S) in a direction that its text leaves open. Weight decay pulls W alone, as the paper decays the
+dynamic part and not the static one; the gain and the two scalars are left out.
+
+Costs a sublayer. Parameters: S(S + 2), dynamic D(S + 2) + D + 2 more. FLOPs: 2SD(S + 2) for read, mix and write;
+dynamic 2SD(S + 2) for the products with W and 2SD for the rms. Bytes: (5S + 1)D read and (3S + 1)D written
+(arXiv 2512.24880, table of I/O), S D read less without dynamic weights; vanilla's 3D are subtracted.
 """
 
 from __future__ import annotations
@@ -32,114 +38,113 @@ from torch import Tensor, nn
 from kernels.depth_mix import inverse_rms
 from kernels.precision import no_autocast, routing_dtype
 from model.config import ModelConfig
-from model.residual._streams import mix_and_write, record_streams, record_weights, replicas, weighted_read
+from model.residual import _streams as streams
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
 
-DYNAMIC_SCALE = 0.01
+SCALE = 0.01  # start of the scalars before the dynamic weights
 
 
-class HyperConfig(SchemeConfig):
-    """`streams`: S. `dynamic`: weights depend on the token. `tanh`: bound what the token adds."""
+class HcConfig(SchemeConfig):
+    """`streams`: S. `dynamic`: weights computed from the token, else learned constants. `tanh`: the dynamic part
+    is bounded by a tanh."""
 
     streams: int = Field(4, gt=0)
     dynamic: bool = True
     tanh: bool = True
 
 
-class Streams(NamedTuple):
-    """The streams, and after a read the weights with which they are written."""
+class Carry(NamedTuple):
+    """Streams before a sublayer, and the weights that its `write` uses."""
 
     ctx: Context
-    X_BTSD: Tensor
-    mixing: Tensor | None = None
-    write: Tensor | None = None
+    x_BTSD: Tensor
+    mix_BTSS: Tensor
+    write_BTS: Tensor
 
 
-class HyperConnections(ResidualScheme):
-    """State and carry are `Streams`."""
+class Hc(ResidualScheme):
+    """State is (context, streams)."""
 
-    Config: ClassVar[type[HyperConfig]] = HyperConfig
+    Config: ClassVar[type[HcConfig]] = HcConfig
     paper = "arXiv 2409.19606"
-    changes = "S streams, read, mixed and written with learned weights, by token or fixed"
-    examples = (
-        {},
-        {"dynamic": False},
-        {"streams": 2, "tanh": False},
-        {"streams": 1},
-    )
+    changes = "several streams; each sublayer reads, mixes and writes them with learned weights"
+    examples = ({}, {"dynamic": False}, {"tanh": False}, {"streams": 2}, {"streams": 3, "dynamic": False})
 
-    def __init__(self, model: ModelConfig, config: HyperConfig) -> None:
+    def __init__(self, model: ModelConfig, config: HcConfig) -> None:
         super().__init__(model, config)
-        self.config = config
-        self.eps = model.norm_eps
-        self.sublayers = 2 * model.layers
-        streams, width = config.streams, model.d_model
-        one_hot = torch.eye(streams)
-        sublayers = range(self.sublayers)
-        self.read_weights = nn.ParameterList(nn.Parameter(one_hot[i % streams].clone()) for i in sublayers)
-        self.mixings = nn.ParameterList(nn.Parameter(one_hot.clone()) for _ in sublayers)
-        self.write_weights = nn.ParameterList(nn.Parameter(torch.ones(streams)) for _ in sublayers)
+        count, sites = config.streams, range(2 * model.layers)
+        self.sublayers, self.streams, self.eps = len(sites), count, model.norm_eps
+        self.dynamic, self.tanh = config.dynamic, config.tanh
+        self.reads = nn.ParameterList(nn.Parameter(torch.eye(count)[i % count]) for i in sites)
+        self.mixes = nn.ParameterList(nn.Parameter(torch.eye(count)) for _ in sites)
+        self.writes = nn.ParameterList(nn.Parameter(torch.ones(count)) for _ in sites)
         if config.dynamic:
-            self.matrices = nn.ParameterList(nn.Parameter(torch.zeros(width, streams + 2)) for _ in sublayers)
-            self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in sublayers)
-            self.scales = nn.ParameterList(nn.Parameter(torch.full((2,), DYNAMIC_SCALE)) for _ in sublayers)
+            self.gains = nn.ParameterList(nn.Parameter(torch.ones(model.d_model)) for _ in sites)
+            self.matrices = nn.ParameterList(nn.Parameter(torch.zeros(model.d_model, count + 2)) for _ in sites)
+            self.scales = nn.ParameterList(nn.Parameter(torch.full((2,), SCALE)) for _ in sites)
 
-    def start(self, x_BTD: Tensor, ctx: Context) -> Streams:
-        return Streams(ctx, replicas(x_BTD, self.config.streams))
+    def start(self, x_BTD: Tensor, ctx: Context) -> tuple[Context, Tensor]:
+        return ctx, streams.copy_streams(x_BTD, self.streams)
 
-    def read(self, state: Streams, i: int, norm: Norm) -> tuple[Tensor, Streams]:
-        X_BTSD = state.X_BTSD
-        read, mixing, write = self._weights(X_BTSD, i)
-        record_streams(state.ctx, i, X_BTSD)
-        for name, weights in (("read_weights", read), ("mix_weights", mixing), ("write_weights", write)):
-            record_weights(state.ctx, name, i, weights)
-        return norm(weighted_read(X_BTSD, read)), Streams(state.ctx, X_BTSD, mixing, write)
+    def read(self, state: tuple[Context, Tensor], i: int, norm: Norm) -> tuple[Tensor, Carry]:
+        ctx, x_BTSD = state
+        read_BTS, mix_BTSS, write_BTS = self._weights(x_BTSD, i)
+        if ctx.recorder is not None:
+            streams.record_spread(ctx.recorder, i, x_BTSD)
+            streams.record_coefficients(ctx.recorder, i, read_BTS, write_BTS, mix_BTSS)
+        return norm(streams.read(x_BTSD, read_BTS)), Carry(ctx, x_BTSD, mix_BTSS, write_BTS)
 
-    def write(self, carry: Streams, y_BTD: Tensor, i: int) -> Streams:
-        assert carry.write is not None
-        return Streams(carry.ctx, mix_and_write(carry.X_BTSD, carry.mixing, carry.write, y_BTD))
+    def write(self, carry: Carry, y_BTD: Tensor, i: int) -> tuple[Context, Tensor]:
+        mixed = streams.mix(carry.x_BTSD, carry.mix_BTSS)
+        return carry.ctx, streams.write(mixed, carry.write_BTS, y_BTD)
 
-    def readout(self, state: Streams, norm: Norm) -> Tensor:
-        record_streams(state.ctx, self.sublayers, state.X_BTSD)
-        return norm(state.X_BTSD.sum(2))
+    def readout(self, state: tuple[Context, Tensor], norm: Norm) -> Tensor:
+        ctx, x_BTSD = state
+        if ctx.recorder is not None:
+            streams.record_spread(ctx.recorder, self.sublayers, x_BTSD)
+        return norm(x_BTSD.sum(-2))
 
-    def _weights(self, X_BTSD: Tensor, i: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Read [.., S], mixing [.., to, from] and write [.., S] weights."""
-        read, mixing, write = self.read_weights[i], self.mixings[i], self.write_weights[i]
-        if not self.config.dynamic:
-            return read, mixing, write
-        dtype = routing_dtype(X_BTSD)
-        with no_autocast(X_BTSD):
-            Z_BTSD = X_BTSD.to(dtype) * inverse_rms(X_BTSD, self.eps).unsqueeze(-1) * self.gains[i].to(dtype)
-            moved = Z_BTSD @ self.matrices[i].to(dtype)
-            if self.config.tanh:
-                moved = moved.tanh()
-            a, b = self.scales[i].to(dtype)
-            read = read + a * moved[..., 0]
-            write = write + b * moved[..., 1]
-            mixing = mixing + a * moved[..., 2:].transpose(-1, -2)  # a stream's own row says where it goes
-        return read, mixing, write
+    def _weights(self, x_BTSD: Tensor, i: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights of read [B, T, S], mix [B, T, S, S] and write [B, T, S]; B and T are 1 if they are constants."""
+        dtype = routing_dtype(x_BTSD)
+        fixed = (self.reads[i], self.mixes[i], self.writes[i])
+        read_BTS, mix_BTSS, write_BTS = (weight.to(dtype)[None, None] for weight in fixed)
+        if not self.dynamic:
+            return read_BTS, mix_BTSS, write_BTS
+        with no_autocast(x_BTSD):
+            # the gain goes into the matrix and the rms behind the product: one pass over the streams
+            folded = (self.gains[i].unsqueeze(-1) * self.matrices[i]).to(dtype)
+            raw = (x_BTSD.to(dtype) @ folded) * inverse_rms(x_BTSD, self.eps).unsqueeze(-1)
+            change = raw.tanh() if self.tanh else raw
+            a, b = self.scales[i].to(dtype).unbind()
+            to_read, to_mix, to_write = change.split((1, self.streams, 1), -1)
+            return (
+                read_BTS + a * to_read.squeeze(-1),
+                mix_BTSS + a * to_mix,
+                write_BTS + b * to_write.squeeze(-1),
+            )
 
     def decays(self, name: str) -> bool:
         return name.startswith("matrices.")
 
     @classmethod
-    def state_values(cls, model: ModelConfig, config: HyperConfig) -> int:
+    def state_values(cls, model: ModelConfig, config: HcConfig) -> int:
         return config.streams * model.d_model
 
     @classmethod
-    def params(cls, model: ModelConfig, config: HyperConfig) -> int:
-        streams, width = config.streams, model.d_model
-        dynamic = width * (streams + 2) + width + 2 if config.dynamic else 0
-        return 2 * model.layers * (streams * (streams + 2) + dynamic)
+    def params(cls, model: ModelConfig, config: HcConfig) -> int:
+        count, width = config.streams, model.d_model
+        dynamic = width * (count + 2) + width + 2 if config.dynamic else 0
+        return 2 * model.layers * (count * (count + 2) + dynamic)
 
     @classmethod
-    def flops_per_token(cls, model: ModelConfig, config: HyperConfig) -> int:
-        streams, width = config.streams, model.d_model
-        mix = 2 * streams * width * (streams + 2)
-        dynamic = mix + 2 * streams * width if config.dynamic else 0
-        return 2 * model.layers * (mix + dynamic) + streams * width
+    def flops_per_token(cls, model: ModelConfig, config: HcConfig) -> int:
+        count, width = config.streams, model.d_model
+        applied = 2 * count * width * (count + 2)
+        dynamic = applied + 2 * count * width if config.dynamic else 0
+        return 2 * model.layers * (applied + dynamic)
 
     @classmethod
-    def bytes_per_token(cls, model: ModelConfig, config: HyperConfig) -> int:
-        return STREAM_BYTES * 2 * model.layers * (8 * config.streams + 2 - 3) * model.d_model
+    def bytes_per_token(cls, model: ModelConfig, config: HcConfig) -> int:
+        passes = 8 * config.streams + 2 - (0 if config.dynamic else config.streams)
+        return STREAM_BYTES * 2 * model.layers * model.d_model * (passes - 3)

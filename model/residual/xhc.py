@@ -36,11 +36,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from kernels.causal_conv import causal_conv
-from kernels.precision import no_autocast, routing_dtype
+from kernels.precision import routing_dtype
 from model.config import ModelConfig
+from model.residual import _manifold as manifold
+from model.residual import _streams as streams
 from model.residual._control_conv import Kernels, check_kernels, conv_cache
-from model.residual._manifold import UNSELECTED, MixingMap, TokenLogits, init_std, mixing_params, selecting
-from model.residual._streams import normed_vector, record_streams, record_weights, replicas, weighted_read
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
 
 TINY = 1e-12  # of a squared norm, so that a component of zeros takes nothing away
@@ -84,30 +84,38 @@ class Xhc(ResidualScheme):
         super().__init__(model, config)
         self.config, self.eps = config, model.norm_eps
         self.sublayers = 2 * model.layers
-        streams, active, width = config.streams, config.active, model.d_model
-        sites = range(self.sublayers)
-        self.pre = TokenLogits(streams * width, [selecting(streams, i % streams) for i in sites])
-        if config.fixed < active:
-            self.router = TokenLogits(streams * width, [torch.zeros(streams - config.fixed)] * self.sublayers)
-        self.post = nn.ModuleList(TokenLogits(active * width, [write_start(config, i)]) for i in sites)
-        self.res = MixingMap(active * width, active, self.sublayers, "sinkhorn", config.iterations)
+        count, active, width = config.streams, config.active, model.d_model
+        self.mixing = manifold.Mixing("sinkhorn", active, config.iterations)
+        # of all streams: reads, and the router where there is something to choose
+        routed = [torch.zeros(count - config.fixed)] if config.fixed < active else []
+        self.all_maps = nn.ModuleList(
+            manifold.StreamMap(count * width, [manifold.read_bias(count, i % count), *routed], model.norm_eps)
+            for i in range(self.sublayers)
+        )
+        # of the active ones: writes and mixing
+        mixed = manifold.mixing_bias("sinkhorn", active)
+        self.active_maps = nn.ModuleList(
+            manifold.StreamMap(active * width, [write_start(config, i), mixed], model.norm_eps)
+            for i in range(self.sublayers)
+        )
         self.taps = nn.ModuleList(
             nn.ParameterList(nn.Parameter(torch.zeros(kernel, width)) for kernel in config.conv)
             for _ in range(model.layers)
         )
 
     def start(self, x_BTD: Tensor, ctx: Context) -> State:
-        return State(ctx, replicas(x_BTD, self.config.streams))
+        return State(ctx, streams.copy_streams(x_BTD, self.config.streams))
 
     def read(self, state: State, i: int, norm: Norm) -> tuple[Tensor, State]:
         ctx, X_BTSD = state.ctx, state.X_BTSD
-        normed = normed_vector(X_BTSD, self.eps)
-        read_BTS = torch.sigmoid(self.pre(normed, i))
-        active_BTK, gates_BTK = self._choose(normed, i)
-        record_streams(ctx, i, X_BTSD)
-        record_weights(ctx, "read_weights", i, read_BTS)
-        record_weights(ctx, "gate", i, gates_BTK)
-        return norm(weighted_read(X_BTSD, read_BTS)), State(ctx, X_BTSD, active_BTK, gates_BTK)
+        read, *route = self.all_maps[i](X_BTSD.flatten(-2))
+        read_BTS = read.sigmoid()
+        active_BTK, gates_BTK = self._choose(read_BTS, route)
+        if ctx.recorder is not None:
+            streams.record_spread(ctx.recorder, i, X_BTSD)
+            ctx.recorder.record("read_weights", i, read_BTS.detach().movedim(-1, 0).unsqueeze(1))
+            ctx.recorder.record("gate", i, gates_BTK.detach().movedim(-1, 0).unsqueeze(1))
+        return norm(streams.read(X_BTSD, read_BTS)), State(ctx, X_BTSD, active_BTK, gates_BTK)
 
     def write(self, carry: State, y_BTD: Tensor, i: int) -> State:
         assert carry.active_BTK is not None
@@ -115,31 +123,31 @@ class Xhc(ResidualScheme):
         X_BTSD = carry.X_BTSD
         index = carry.active_BTK.unsqueeze(-1).expand(-1, -1, -1, X_BTSD.shape[-1])
         active_BTKD = X_BTSD.gather(2, index)
-        normed = normed_vector(active_BTKD, self.eps)
+        post, logits = self.active_maps[i](active_BTKD.flatten(-2))
+        weights_BTKC = 2 * post.sigmoid().unflatten(-1, (self.config.active, -1)) * carry.gates_BTK.unsqueeze(-1)
         Y_BTCD = self._components(y_BTD.to(X_BTSD.dtype), i, carry.ctx)
-        with no_autocast(X_BTSD):
-            weights_BTKC = 2 * torch.sigmoid(self.post[i](normed, 0)).unflatten(-1, (self.config.active, -1))
-            weights_BTKC = weights_BTKC * carry.gates_BTK.unsqueeze(-1)
-            mixing = self.res(normed, i)
-            kept = active_BTKD if mixing is None else mixing.to(X_BTSD.dtype) @ active_BTKD
-            new_BTKD = kept + weights_BTKC.to(X_BTSD.dtype) @ Y_BTCD
-        record_weights(carry.ctx, "write_weights", i, weights_BTKC[..., 0])
+        # `streams.mix` wants [from, to]
+        new_BTKD = streams.mix(active_BTKD, self.mixing(logits).mT) + streams.mix(Y_BTCD, weights_BTKC.mT)
+        if carry.ctx.recorder is not None:
+            written = weights_BTKC[..., :1].detach().permute(2, 3, 0, 1)
+            carry.ctx.recorder.record("write_weights", i, written)
         return State(carry.ctx, X_BTSD.scatter(2, index, new_BTKD))
 
     def readout(self, state: State, norm: Norm) -> Tensor:
-        record_streams(state.ctx, self.sublayers, state.X_BTSD)
+        if state.ctx.recorder is not None:
+            streams.record_spread(state.ctx.recorder, self.sublayers, state.X_BTSD)
         return norm(state.X_BTSD.sum(2))
 
-    def _choose(self, normed: Tensor, i: int) -> tuple[Tensor, Tensor]:
+    def _choose(self, like_BTS: Tensor, route: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Indices of the active streams [B, T, k] and the factor on what each is written, fixed ones first."""
-        fixed, routed = self.config.fixed, self.config.active - self.config.fixed
-        shape = normed.shape[:-1]
-        always = torch.arange(fixed, device=normed.device).expand(*shape, fixed)
-        ones = torch.ones((*shape, fixed), dtype=normed.dtype, device=normed.device)
-        if not routed:
+        fixed, shape = self.config.fixed, like_BTS.shape[:-1]
+        always = torch.arange(fixed, device=like_BTS.device).expand(*shape, fixed)
+        ones = torch.ones((*shape, fixed), dtype=like_BTS.dtype, device=like_BTS.device)
+        if not route:
             return always, ones
-        p = torch.sigmoid(self.router(normed, i))
-        chosen = p.detach().sort(dim=-1, descending=True, stable=True).indices[..., :routed]
+        p = route[0].sigmoid()
+        order = p.detach().sort(dim=-1, descending=True, stable=True).indices
+        chosen = order[..., : self.config.active - fixed]
         return torch.cat((always, chosen + fixed), -1), torch.cat((ones, p.gather(-1, chosen)), -1)
 
     def _components(self, y_BTD: Tensor, i: int, ctx: Context) -> Tensor:
@@ -161,10 +169,7 @@ class Xhc(ResidualScheme):
     def init_std(self, name: str) -> float | None:
         if name.startswith("taps."):
             return self.config.conv[int(name.rsplit(".", 1)[-1])] ** -0.5
-        return init_std(name)
-
-    def decays(self, name: str) -> bool:
-        return init_std(name) is not None
+        return manifold.PHI_STD if name.endswith(".phi") else None
 
     @classmethod
     def differs_from_vanilla(cls, config: XhcConfig) -> str:
@@ -192,29 +197,28 @@ class Xhc(ResidualScheme):
 
     @classmethod
     def params(cls, model: ModelConfig, config: XhcConfig) -> int:
-        width, streams, active = model.d_model, config.streams, config.active
-        total = 0
+        width, count, active = model.d_model, config.streams, config.active
+        routed = count - config.fixed if active > config.fixed else 0
+        total = model.layers * sum(config.conv) * width
         for i in range(2 * model.layers):
-            total += TokenLogits.params(streams * width, streams)
-            if config.active > config.fixed:
-                total += TokenLogits.params(streams * width, streams - config.fixed)
-            total += TokenLogits.params(active * width, active * _components_of(config, i))
-            total += mixing_params(active * width, active, "sinkhorn")
-        return total + model.layers * sum(config.conv) * width
+            total += (count * width + 1) * (count + routed) + 1 + (routed > 0)
+            outputs = active * _components_of(config, i) + active * active
+            total += (active * width + 1) * outputs + 2
+        return total
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: XhcConfig) -> int:
-        streams, active = config.streams, config.active
-        total = streams
+        count, active = config.streams, config.active
+        total = count
         for i in range(2 * model.layers):
-            count = _components_of(config, i)
-            routed = streams - config.fixed if active > config.fixed else 0
-            total += 2 * streams + 2 * streams * (streams + routed) + 2 * streams  # rms, matrices, read
-            mixed = active * active if active > 1 else 0
-            total += 2 * active + 2 * active * (mixed + active * count)  # rms and matrices of the active
-            total += 2 * mixed + 2 * active * count  # mixing, writing
-            if count > 1:
-                total += 2 * sum(config.conv) + 4 * count * (count - 1) // 2 + 2 * (count - 1)
+            written = _components_of(config, i)
+            routed = count - config.fixed if active > config.fixed else 0
+            total += 2 * count + 2 * count * (count + routed) + 2 * count  # rms, matrices, read
+            mixed = active * active
+            total += 2 * active + 2 * active * (mixed + active * written)  # rms and matrices of the active
+            total += 2 * mixed + 2 * active * written  # mixing, writing
+            if written > 1:
+                total += 2 * sum(config.conv) + 4 * written * (written - 1) // 2 + 2 * (written - 1)
         return total * model.d_model
 
     @classmethod
@@ -229,7 +233,7 @@ class Xhc(ResidualScheme):
 
 def write_start(config: XhcConfig, i: int) -> Tensor:
     """Biases of the write weights [k C]: y is written with 1, each convolution with little."""
-    bias = torch.full((config.active, _components_of(config, i)), UNSELECTED)
+    bias = torch.full((config.active, _components_of(config, i)), manifold.OTHERS)
     bias[:, 0] = 0.0
     return bias.flatten()
 
