@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fitting.basin import basin, quantile
@@ -117,7 +118,8 @@ def test_a_value_that_is_the_default_is_on_the_curve(tmp_path):
         ("mhar", "mhar query_lr=10", "s", '{"query_lr": 10}', '{"scale": 1.0}', 0, 1e15, 3.3),
         ("attnres", "attnres", "s", "{}", '{"query_lr": 1.0}', 0, 1e15, 3.0),
     ]
-    (result,) = analyse(study(tmp_path, rows, header), "query_lr", noise=0.01)
+    pd.DataFrame(rows, columns=list(header)).to_parquet(tmp_path / "u.parquet")  # JSON holds commas
+    (result,) = analyse(load_tables([tmp_path / "u.parquet"])[0], "query_lr", noise=0.01)
     assert result.family == "mhar"
     assert [cell.value for cell in result.curves[0].cells] == [0.1, 1.0, 10.0]
     assert result.curves[0].best == 1.0

@@ -11,6 +11,7 @@ import pytest
 
 from sweeps.plan import plan_study
 from sweeps.study import load_study
+from tests.tolerances import MATCHED_FLOPS
 
 STUDIES = Path(__file__).parents[2] / "sweeps" / "studies"
 PLANS = Path(__file__).parent / "plans"
@@ -63,6 +64,59 @@ def test_the_demo_spans_what_it_promises(tmp_path):
     }
     flops = [row["planned_flops"] for row in rows]
     assert max(flops) / min(flops) >= 10**1.5
+
+
+def test_the_comparison_has_every_arm_at_matched_compute(tmp_path):
+    rows = grid("iso_loss", tmp_path)
+    assert {row["arm"] for row in rows} == {
+        "vanilla",
+        "vanilla conv=4,8,12",
+        "hc",
+        "mhc",
+        "attnres",
+        "attnres blocks=4",
+        "attnres blocks=4 scale=matched_heads:4",
+        "attnres blocks=4 scale=matched_heads:8",
+        "attnres blocks=4 conv=4,8,12",
+        "mhar blocks=4 heads=4",
+        "mhar blocks=4 heads=8",
+        "delta",
+        "msar blocks=4",
+    }
+    assert len({row["size"] for row in rows}) == 4
+    for row in rows:
+        assert abs(row["flops"] / row["planned_flops"] - 1) < MATCHED_FLOPS, row
+
+
+def test_every_number_of_heads_has_a_single_head_at_its_temperature(tmp_path):
+    rows = grid("u_curve", tmp_path)
+    arms = {row["arm"] for row in rows}
+    assert {f"mhar blocks=4 heads={heads}" for heads in (1, 2, 4, 8, 16)} <= arms
+    assert {f"attnres blocks=4 scale=matched_heads:{heads}" for heads in (2, 4, 8, 16)} <= arms
+    widths = {size.d_model for size in load_study(STUDIES / "u_curve.yaml").models}
+    assert len(widths) == 3
+    assert len({size.layers for size in load_study(STUDIES / "u_curve.yaml").models}) == 1
+
+
+def test_the_ablation_has_its_rows_and_both_controls(tmp_path):
+    arms = {row["arm"] for row in grid("msar_ablation", tmp_path)}
+    assert {
+        "msar",
+        "msar blocks=4",
+        "msar blocks=4 streams=2",
+        "msar blocks=4 streams=8",
+        "msar blocks=4 h_pre=false",
+        "attnres_mhc blocks=4",
+        "vanilla conv=4,8,12",
+        "attnres blocks=4 conv=4,8,12",
+    } <= arms
+    assert sum("conv= " in arm or "conv=[]" in arm for arm in arms) == 1  # without convolutions
+
+
+def test_query_rates_are_crossed_with_heads_and_starts_at_both_ends(tmp_path):
+    runs = [run for run in grid("query_lr", tmp_path) if run["arm"] != "vanilla"]
+    assert len(runs) == 4 * 2 * 2 * 2
+    assert len({run["size"] for run in runs}) == 2
 
 
 if __name__ == "__main__":
