@@ -48,7 +48,7 @@ def _word(value: Any) -> str:
     if isinstance(value, Mapping):
         return ",".join(f"{key}:{_word(value[key])}" for key in sorted(value))
     if isinstance(value, list | tuple):
-        return ",".join(_word(part) for part in value)
+        return ",".join(_word(part) for part in value) or "none"
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)

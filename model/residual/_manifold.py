@@ -56,12 +56,13 @@ class StreamMap(nn.Module):
         self.scales = nn.Parameter(torch.full((len(self.sizes),), SCALE))
         self.bias = nn.Parameter(torch.cat([bias.flatten() for bias in biases]))
 
-    def forward(self, v: Tensor) -> list[Tensor]:
-        """[..., width] -> one [..., size] a group, in the routing type."""
+    def forward(self, v: Tensor, inverse: Tensor | None = None) -> list[Tensor]:
+        """[..., width] -> one [..., size] a group, in the routing type. `inverse` is 1 / rms of v, if it is known."""
         dtype = routing_dtype(v)
         with no_autocast(v):
             # dividing behind the product is the same and needs no normed copy of v
-            raw = (v.to(dtype) @ self.phi.to(dtype)) * inverse_rms(v, self.eps).unsqueeze(-1)
+            inverse = inverse_rms(v, self.eps) if inverse is None else inverse
+            raw = (v.to(dtype) @ self.phi.to(dtype)) * inverse.unsqueeze(-1)
             groups = zip(
                 self.scales.to(dtype).unbind(),
                 raw.split(self.sizes, -1),

@@ -1,191 +1,198 @@
-"""xHC (arXiv 2607.14530): many streams, of which each sublayer reads all and updates a few; convolutions after the MLP.
+"""xHC, expanded hyper-connections (arXiv 2607.14530): many streams are read, a few are mixed and written.
 
-With S streams X, k of them active at sublayer i, V = RMSNorm(vec X) and V_A = RMSNorm(vec X_A) of the active ones:
+State X [B, T, S, D], every stream a copy of the embedding. With R dividing by the rms, sublayer i computes:
 
-    input = sum_s sigmoid(a V W_pre + b)_s X_s
-    p = sigmoid(a V W_r + b);   A = the first `fixed` streams and those of the k - fixed largest p among the others
-    Y = (y, then, after an MLP, its causal convolutions), made orthogonal by modified Gram-Schmidt
-    X_A <- Sinkhorn(a V_A W_res + b) X_A + g * (2 sigmoid(a V_A W_post + b) Y),   head input = norm(sum_s X_s)
+    read    u = sum_j pre_j X_j,  pre = sigmoid(a v W_pre + b),  v = R(vec X);   y = f_i(u)
+    route   p = sigmoid(v W_r) for the streams that are not fixed; A = the `fixed` first streams and, token by token,
+            the `active` - `fixed` others with the largest p, in the order of their index
+    write   from the active streams alone, w = R(vec X_A):  M = Sinkhorn(a w W_res + b), 20 iterations as in `mhc`,
+            post = 2 sigmoid(a w W_post + b), a weight for each component Y_c of y and each stream:
+            X'_A = M X_A + g sum_c post_c Y_c,  g = 1 for a fixed stream and p_j for a routed one; the others stay
+    readout sum_j X_j, then the output norm
 
-where g is 1 for a fixed stream and p of its own for a routed one: through it the router learns. Streams that are not
-active stay as they are. Convolutions stand after the MLP alone: after attention they destabilise training.
+Components. After attention there is one, Y_0 = y. After an MLP each of `kernels` adds a causal depthwise convolution
+of y (its own taps a channel), and modified Gram-Schmidt takes from each component, in order, what lies in the direction
+of those before it, token by token; lengths are kept. Y_0 stays y.
 
-Gram-Schmidt takes from each convolution, token by token, its parts along the components before it, and does not
-rescale: y stays y. A convolution that starts as the identity would vanish there, so taps start normal with variance
-1 / kernel.
+The choice of A is discrete. Gradients reach W_r through p_j, the factor of the routed write.
 
-Only second-hand notes of the paper could be read. Ours: the start of all maps (`model.residual._manifold`: matrices
-normal 0.02 under a = 0.01, reads +2 and -2, writes 1 of y and about 0.24 of each convolution (bias -2), mixing near the
-identity, routers 0), which streams are fixed, no rescaling in Gram-Schmidt. A choice of the k - fixed largest is not
-differentiable; ties go to the lower stream.
+Only second-hand notes of the paper were available. Chosen here: p multiplies what is written of y and not the mixing;
+W_r has no column for fixed streams; components are not normalised; W ~ N(0, 0.02^2), a = 0.01; b of pre 2 on stream
+i mod `fixed` and -2 on the others (the strongest read is of a stream that every sublayer writes), of post 0, of M 0 on
+the diagonal and -8 off it; taps N(0, 1/kernel), a variance, which keeps the size of a white input. No weight decay, as
+in `mhc`.
 
-Costs per sublayer, C = 1 component after attention and 1 + kernels after the MLP, R = S - fixed routed streams:
-parameters S D (S + R) + k D (k^2 + k C), biases, scalars. FLOPs 2 S D for the rms of all and 2 k D of the active
-streams, 2 S D (S + R) + 2 k D (k^2 + k C) for the matrices, 2 S D read, 2 k^2 D mixing, 2 k C D writing,
-2 sum(kernels) D for convolutions, 4 D a pair of components and 2 D a norm for Gram-Schmidt; the last sum S D. Bytes,
-fused: all S streams are read once, the active ones read again and written, components written and read: 26 D after
-attention and 32 D after the MLP at the defaults (the notes name 73.5 D for plain and 40 to 51 D for fused kernels).
+Not vanilla at the start: streams that a sublayer does not write keep older sums, and temporal components are written.
+
+Costs a sublayer, with k active streams, C components, K the sum of kernels (C = 1, K = 0 after attention). Parameters
+SD(S + S - fixed) + S + 1, kD(kC + k^2) + kC + k^2 + 2, KD. FLOPs 2SD(1 + S + S - fixed) for the rms of X, pre and p;
+2SD for the read; 2kD(1 + kC + k^2) for the rms of X_A, post and M; 2kD(k + C) for mixing and writing; 2KD for
+convolutions; Gram-Schmidt 2D(C - 1)C for dots and subtractions, 2D(C - 1) for squared lengths. Without routed streams
+there is no W_r. Bytes (derived, in units of D): the coefficients read S, the read S + 1, gathering the active 2k, their
+coefficients k, the write C + k, mixing 2k, their sum 3k, and C for components (y read, C - 1 written; none if C = 1):
+2S + 9k + 1 + C (+ C). At the defaults 70 after attention and 77 after an MLP; the published average is 73.5.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from kernels.causal_conv import causal_conv
-from kernels.precision import routing_dtype
+from kernels.depth_mix import inverse_rms
+from kernels.precision import no_autocast
 from model.config import ModelConfig
 from model.residual import _manifold as manifold
 from model.residual import _streams as streams
-from model.residual._control_conv import Kernels, check_kernels, conv_cache
 from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
 
-TINY = 1e-12  # of a squared norm, so that a component of zeros takes nothing away
+ITERATIONS = 20
+Kernel = Annotated[int, Field(gt=0, strict=True)]
 
 
 class XhcConfig(SchemeConfig):
-    """`streams`: S. `active`: k, updated by each sublayer, `fixed` of them always the same. `conv`: taps of the
-    convolutions after the MLP, empty for none. `iterations`: of Sinkhorn."""
+    """`streams`: S. `active`: streams that a sublayer mixes and writes, `fixed` of them always the first ones.
+    `kernels`: lengths of the convolutions after an MLP, none for []."""
 
     streams: int = Field(16, gt=0)
     active: int = Field(4, gt=0)
-    fixed: int = Field(2, ge=0)
-    conv: Kernels = (4, 8, 12)
-    iterations: int = Field(20, gt=0)
+    fixed: int = Field(2, gt=0)
+    kernels: tuple[Kernel, ...] = (4, 8, 12)
 
 
-class State(NamedTuple):
-    """The streams, and after a read the active ones [B, T, k]: their indices, and the factors on what is written."""
+class Carry(NamedTuple):
+    """Before a sublayer: all streams, the active ones and where they are, and the weights of the write."""
 
     ctx: Context
-    X_BTSD: Tensor
-    active_BTK: Tensor | None = None
-    gates_BTK: Tensor | None = None
+    x_BTSD: Tensor
+    active_BTkD: Tensor
+    index_BTkD: Tensor
+    mix_BTkk: Tensor
+    posts_BTCk: Tensor
 
 
 class Xhc(ResidualScheme):
-    """State and carry are the `State`."""
+    """State is (context, streams)."""
 
     Config: ClassVar[type[XhcConfig]] = XhcConfig
     paper = "arXiv 2607.14530"
-    changes = "16 streams, all read and 4 updated; convolutions of the MLP's output are written too"
-    reconstruction = "from second-hand notes: starts, the fixed streams and the scale of convolutions are chosen here"
+    changes = "many streams, a few of them routed to and written; convolutions of MLP outputs are written too"
+    reconstruction = "rebuilt from second-hand notes; the start, what routing scales, and component lengths chosen here"
     examples = (
         {},
-        {"streams": 4, "active": 2, "fixed": 1, "conv": (2, 5)},
-        {"streams": 4, "active": 4, "fixed": 4, "conv": ()},
-        {"streams": 4, "active": 2, "fixed": 0, "conv": ()},
+        {"kernels": []},
+        {"streams": 6, "active": 3, "fixed": 1, "kernels": [3]},
+        {"streams": 4, "fixed": 4, "kernels": [2, 5]},
     )
 
     def __init__(self, model: ModelConfig, config: XhcConfig) -> None:
         super().__init__(model, config)
-        self.config, self.eps = config, model.norm_eps
-        self.sublayers = 2 * model.layers
-        count, active, width = config.streams, config.active, model.d_model
-        self.mixing = manifold.Mixing("sinkhorn", active, config.iterations)
-        # of all streams: reads, and the router where there is something to choose
-        routed = [torch.zeros(count - config.fixed)] if config.fixed < active else []
-        self.all_maps = nn.ModuleList(
-            manifold.StreamMap(count * width, [manifold.read_bias(count, i % count), *routed], model.norm_eps)
-            for i in range(self.sublayers)
-        )
-        # of the active ones: writes and mixing
-        mixed = manifold.mixing_bias("sinkhorn", active)
-        self.active_maps = nn.ModuleList(
-            manifold.StreamMap(active * width, [write_start(config, i), mixed], model.norm_eps)
-            for i in range(self.sublayers)
-        )
-        self.taps = nn.ModuleList(
-            nn.ParameterList(nn.Parameter(torch.zeros(kernel, width)) for kernel in config.conv)
-            for _ in range(model.layers)
-        )
-
-    def start(self, x_BTD: Tensor, ctx: Context) -> State:
-        return State(ctx, streams.copy_streams(x_BTD, self.config.streams))
-
-    def read(self, state: State, i: int, norm: Norm) -> tuple[Tensor, State]:
-        ctx, X_BTSD = state.ctx, state.X_BTSD
-        read, *route = self.all_maps[i](X_BTSD.flatten(-2))
-        read_BTS = read.sigmoid()
-        active_BTK, gates_BTK = self._choose(read_BTS, route)
-        if ctx.recorder is not None:
-            streams.record_spread(ctx.recorder, i, X_BTSD)
-            ctx.recorder.record("read_weights", i, read_BTS.detach().movedim(-1, 0).unsqueeze(1))
-            ctx.recorder.record("gate", i, gates_BTK.detach().movedim(-1, 0).unsqueeze(1))
-        return norm(streams.read(X_BTSD, read_BTS)), State(ctx, X_BTSD, active_BTK, gates_BTK)
-
-    def write(self, carry: State, y_BTD: Tensor, i: int) -> State:
-        assert carry.active_BTK is not None
-        assert carry.gates_BTK is not None
-        X_BTSD = carry.X_BTSD
-        index = carry.active_BTK.unsqueeze(-1).expand(-1, -1, -1, X_BTSD.shape[-1])
-        active_BTKD = X_BTSD.gather(2, index)
-        post, logits = self.active_maps[i](active_BTKD.flatten(-2))
-        weights_BTKC = 2 * post.sigmoid().unflatten(-1, (self.config.active, -1)) * carry.gates_BTK.unsqueeze(-1)
-        Y_BTCD = self._components(y_BTD.to(X_BTSD.dtype), i, carry.ctx)
-        # `streams.mix` wants [from, to]
-        new_BTKD = streams.mix(active_BTKD, self.mixing(logits).mT) + streams.mix(Y_BTCD, weights_BTKC.mT)
-        if carry.ctx.recorder is not None:
-            written = weights_BTKC[..., :1].detach().permute(2, 3, 0, 1)
-            carry.ctx.recorder.record("write_weights", i, written)
-        return State(carry.ctx, X_BTSD.scatter(2, index, new_BTKD))
-
-    def readout(self, state: State, norm: Norm) -> Tensor:
-        if state.ctx.recorder is not None:
-            streams.record_spread(state.ctx.recorder, self.sublayers, state.X_BTSD)
-        return norm(state.X_BTSD.sum(2))
-
-    def _choose(self, like_BTS: Tensor, route: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """Indices of the active streams [B, T, k] and the factor on what each is written, fixed ones first."""
-        fixed, shape = self.config.fixed, like_BTS.shape[:-1]
-        always = torch.arange(fixed, device=like_BTS.device).expand(*shape, fixed)
-        ones = torch.ones((*shape, fixed), dtype=like_BTS.dtype, device=like_BTS.device)
-        if not route:
-            return always, ones
-        p = route[0].sigmoid()
-        order = p.detach().sort(dim=-1, descending=True, stable=True).indices
-        chosen = order[..., : self.config.active - fixed]
-        return torch.cat((always, chosen + fixed), -1), torch.cat((ones, p.gather(-1, chosen)), -1)
-
-    def _components(self, y_BTD: Tensor, i: int, ctx: Context) -> Tensor:
-        """[B, T, C, D]: y, and after an MLP what its convolutions add to it and to each other."""
-        if i % 2 == 0 or not self.config.conv:
-            return y_BTD.unsqueeze(2)
-        taps = self.taps[i // 2]
-        assert isinstance(taps, nn.ParameterList)  # a ModuleList forgets the type of its items
-        dtype = routing_dtype(y_BTD)
-        parts = [y_BTD.to(dtype)]
-        for taps_ND in taps:
-            part = causal_conv(y_BTD, taps_ND, ctx.doc_ids_BT).to(dtype)
-            for earlier in parts:
-                along = (part * earlier).sum(-1, keepdim=True) / (earlier.square().sum(-1, keepdim=True) + TINY)
-                part = part - along * earlier
-            parts.append(part)
-        return torch.stack(parts, 2).to(y_BTD.dtype)
+        self.sublayers, self.streams = 2 * model.layers, config.streams
+        self.active, self.fixed = config.active, config.fixed
+        self.mixing = manifold.Mixing("sinkhorn", config.active, ITERATIONS)
+        self.width, self.eps = model.d_model, model.norm_eps
+        width, eps, routed = model.d_model, model.norm_eps, config.streams - config.fixed
+        self.reads, self.writes = nn.ModuleList(), nn.ModuleList()
+        self.routers, self.taps = nn.ParameterList(), nn.ModuleList()
+        for i in range(self.sublayers):
+            bias = manifold.read_bias(config.streams, i % config.fixed)
+            self.reads.append(manifold.StreamMap(config.streams * width, [bias], eps))
+            if config.active > config.fixed:
+                self.routers.append(nn.Parameter(torch.zeros(config.streams * width, routed)))
+            posts = torch.zeros(config.active * components(config, i))
+            biases = [posts, manifold.mixing_bias("sinkhorn", config.active)]
+            self.writes.append(manifold.StreamMap(config.active * width, biases, eps))
+            kernels = config.kernels if i % 2 else ()
+            self.taps.append(nn.ParameterList(nn.Parameter(torch.zeros(kernel, width)) for kernel in kernels))
+        self.kernels = config.kernels
 
     def init_std(self, name: str) -> float | None:
         if name.startswith("taps."):
-            return self.config.conv[int(name.rsplit(".", 1)[-1])] ** -0.5
-        return manifold.PHI_STD if name.endswith(".phi") else None
+            return self.kernels[int(name.rsplit(".", 1)[1])] ** -0.5
+        return manifold.PHI_STD if name.endswith(".phi") or name.startswith("routers.") else None
 
-    @classmethod
-    def differs_from_vanilla(cls, config: XhcConfig) -> str:
-        return "only some streams are written, and its matrices and taps start random"
+    def start(self, x_BTD: Tensor, ctx: Context) -> tuple[Context, Tensor]:
+        return ctx, streams.copy_streams(x_BTD, self.streams)
+
+    def read(self, state: tuple[Context, Tensor], i: int, norm: Norm) -> tuple[Tensor, Carry]:
+        ctx, x_BTSD = state
+        v = x_BTSD.flatten(-2)
+        inverse_BT = inverse_rms(v, self.eps)
+        pre_BTS = self.reads[i](v, inverse_BT)[0].sigmoid()
+        index_BTkD, gate_BTk = self._route(v, inverse_BT, i)
+        active_BTkD = x_BTSD.gather(-2, index_BTkD)
+        posts, logits = self.writes[i](active_BTkD.flatten(-2))
+        posts_BTCk = 2 * posts.unflatten(-1, (-1, self.active)).sigmoid() * gate_BTk.unsqueeze(-2)
+        mix_BTkk = self.mixing(logits).mT  # `streams.mix` wants [from, to]
+        if ctx.recorder is not None:
+            streams.record_spread(ctx.recorder, i, x_BTSD)
+            of_y_BTS = torch.zeros_like(pre_BTS).scatter(-1, index_BTkD[..., 0], posts_BTCk[..., 0, :])
+            streams.record_coefficients(ctx.recorder, i, pre_BTS, of_y_BTS, mix_BTkk)
+        return norm(streams.read(x_BTSD, pre_BTS)), Carry(ctx, x_BTSD, active_BTkD, index_BTkD, mix_BTkk, posts_BTCk)
+
+    def write(self, carry: Carry, y_BTD: Tensor, i: int) -> tuple[Context, Tensor]:
+        x_BTSD = carry.x_BTSD
+        y_BTD = y_BTD.to(x_BTSD.dtype)
+        all_taps = self.taps[i]
+        assert isinstance(all_taps, nn.ParameterList)  # a ModuleList forgets the type of its items
+        parts = [y_BTD, *(causal_conv(y_BTD, taps, carry.ctx.doc_ids_BT) for taps in all_taps)]
+        y_BTCD = torch.stack(orthogonalised(parts), -2)
+        # each active stream takes its own sum of the components: the same product as mixing, from components to streams
+        new_BTkD = streams.mix(carry.active_BTkD, carry.mix_BTkk) + streams.mix(y_BTCD, carry.posts_BTCk)
+        return carry.ctx, x_BTSD.scatter(-2, carry.index_BTkD, new_BTkD)
+
+    def readout(self, state: tuple[Context, Tensor], norm: Norm) -> Tensor:
+        ctx, x_BTSD = state
+        if ctx.recorder is not None:
+            streams.record_spread(ctx.recorder, self.sublayers, x_BTSD)
+        return norm(x_BTSD.sum(-2))
+
+    def _route(self, v: Tensor, inverse_BT: Tensor, i: int) -> tuple[Tensor, Tensor]:
+        """Index of the active streams, repeated along the width for `gather`, and the factor of their writes."""
+        batch, length = inverse_BT.shape
+        index = torch.arange(self.fixed, device=v.device).expand(batch, length, -1)
+        gate = inverse_BT.new_ones(batch, length, self.fixed)
+        if self.active > self.fixed:
+            with no_autocast(v):
+                raw = (v.to(inverse_BT.dtype) @ self.routers[i].to(inverse_BT.dtype)) * inverse_BT.unsqueeze(-1)
+            p = raw.sigmoid()
+            routed = p.topk(self.active - self.fixed).indices.sort(-1).values
+            index = torch.cat((index, self.fixed + routed), -1)
+            gate = torch.cat((gate, p.gather(-1, routed)), -1)
+        return index.unsqueeze(-1).expand(-1, -1, -1, self.width), gate
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
         if config.active > config.streams:
             raise ValueError(
-                f"active {config.active} is more than streams {config.streams}: allowed are 1 to {config.streams}"
+                f"active {config.active} is more than streams {config.streams}: allowed are "
+                f"{config.fixed} (fixed) to {config.streams} (streams)"
             )
         if config.fixed > config.active:
             raise ValueError(
-                f"fixed {config.fixed} is more than active {config.active}: allowed are 0 to {config.active}"
+                f"fixed {config.fixed} is more than active {config.active}, and fixed streams are among the active: "
+                f"allowed are 1 to {config.active}"
             )
-        check_kernels(config.conv, model.seq_len)
+        for kernel in config.kernels:
+            if kernel > model.seq_len:
+                raise ValueError(
+                    f"kernels: {kernel} is longer than seq_len {model.seq_len}, its last taps would never see a token: "
+                    f"allowed are 1 to {model.seq_len}"
+                )
+
+    @classmethod
+    def differs_from_vanilla(cls, config: XhcConfig) -> str:
+        reasons = ["phi starts random, so write weights are not 1 and differ by stream"]
+        if config.active < config.streams:
+            reasons.append("streams that are not active keep older sums")
+        if config.fixed < config.active:
+            reasons.append("routed writes are scaled by p < 1")
+        if config.kernels:
+            reasons.append("convolutions of MLP outputs are written too")
+        return "; ".join(reasons)
 
     @classmethod
     def state_values(cls, model: ModelConfig, config: XhcConfig) -> int:
@@ -193,50 +200,49 @@ class Xhc(ResidualScheme):
 
     @classmethod
     def cache_values(cls, model: ModelConfig, config: XhcConfig) -> int:
-        return conv_cache(config.conv, model.layers, model.d_model)
+        return model.layers * (max(config.kernels, default=1) - 1) * model.d_model
 
     @classmethod
     def params(cls, model: ModelConfig, config: XhcConfig) -> int:
-        width, count, active = model.d_model, config.streams, config.active
+        count, active, width = config.streams, config.active, model.d_model
         routed = count - config.fixed if active > config.fixed else 0
-        total = model.layers * sum(config.conv) * width
+        total = 2 * model.layers * (count * width * (count + routed) + count + 1)
         for i in range(2 * model.layers):
-            total += (count * width + 1) * (count + routed) + 1 + (routed > 0)
-            outputs = active * _components_of(config, i) + active * active
-            total += (active * width + 1) * outputs + 2
-        return total
+            outputs = active * components(config, i) + active * active
+            total += active * width * outputs + outputs + 2
+        return total + model.layers * sum(config.kernels) * width
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: XhcConfig) -> int:
-        count, active = config.streams, config.active
-        total = count
+        count, active, width = config.streams, config.active, model.d_model
+        routed = count - config.fixed if active > config.fixed else 0
+        total = 2 * model.layers * 2 * count * width * (1 + count + routed + 1)
         for i in range(2 * model.layers):
-            written = _components_of(config, i)
-            routed = count - config.fixed if active > config.fixed else 0
-            total += 2 * count + 2 * count * (count + routed) + 2 * count  # rms, matrices, read
-            mixed = active * active
-            total += 2 * active + 2 * active * (mixed + active * written)  # rms and matrices of the active
-            total += 2 * mixed + 2 * active * written  # mixing, writing
-            if written > 1:
-                total += 2 * sum(config.conv) + 4 * written * (written - 1) // 2 + 2 * (written - 1)
-        return total * model.d_model
+            parts = components(config, i)
+            maps = 2 * active * width * (1 + active * parts + active * active)
+            applied = 2 * active * width * (active + parts)
+            total += maps + applied + 2 * width * (parts - 1) * (parts + 1)
+        return total + model.layers * 2 * sum(config.kernels) * width
 
     @classmethod
     def bytes_per_token(cls, model: ModelConfig, config: XhcConfig) -> int:
-        values = 0
+        passes = 0
         for i in range(2 * model.layers):
-            count = _components_of(config, i)
-            # the read of all streams and its result, the active ones in and out, components out and in
-            values += config.streams + 1 + 2 * config.active + 1 + 2 * (count - 1) - 3
-        return STREAM_BYTES * model.d_model * values
+            parts = components(config, i)
+            passes += 2 * config.streams + 9 * config.active + 1 + parts + (parts if parts > 1 else 0) - 3
+        return STREAM_BYTES * model.d_model * passes
 
 
-def write_start(config: XhcConfig, i: int) -> Tensor:
-    """Biases of the write weights [k C]: y is written with 1, each convolution with little."""
-    bias = torch.full((config.active, _components_of(config, i)), manifold.OTHERS)
-    bias[:, 0] = 0.0
-    return bias.flatten()
+def components(config: XhcConfig, i: int) -> int:
+    """What sublayer i writes: its output, and the convolutions of an MLP's."""
+    return 1 + (len(config.kernels) if i % 2 else 0)
 
 
-def _components_of(config: XhcConfig, i: int) -> int:
-    return 1 + len(config.conv) if i % 2 else 1
+def orthogonalised(parts: list[Tensor]) -> list[Tensor]:
+    """Modified Gram-Schmidt over the width, token by token; the first stays, lengths are not normalised."""
+    done: list[tuple[Tensor, Tensor]] = []  # with squared lengths
+    for part in parts:
+        for earlier, square in done:
+            part = part - (part * earlier).sum(-1, keepdim=True) / square * earlier
+        done.append((part, part.square().sum(-1, keepdim=True).clamp_min(torch.finfo(part.dtype).tiny)))
+    return [part for part, _ in done]
