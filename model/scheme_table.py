@@ -14,7 +14,9 @@ from model.config import ModelConfig, words
 from model.residual import load_scheme, scheme_names
 
 SETTINGS: dict[str, tuple[Mapping[str, Any], ...]] = {
-    "attnres": ({}, {"blocks": 8}),
+    "vanilla": ({}, {"conv": (4, 8, 12)}),
+    "attnres": ({}, {"blocks": 8}, {"blocks": 8, "conv": (4, 8, 12)}),
+    "msar": ({"blocks": 8}, {"blocks": 8, "conv_owner": "source"}),
     "mhar": ({"heads": 8}, {"heads": 8, "blocks": 8}),
 }
 """Rows of the schemes whose settings matter for the costs; any other scheme is one row with its defaults."""

@@ -205,6 +205,16 @@ def test_bfloat16_autocast_keeps_the_stream_in_float32(scheme, settings):
     assert all(p.grad.isfinite().all() for p in model.parameters())
 
 
+@every_arm
+def test_bfloat16_autocast_agrees_with_float32(scheme, settings):
+    torch.set_default_dtype(torch.float32)
+    model = randomised(scheme, settings, SHAPE.model_copy(update={"norm_eps": 1e-6}))
+    expected = model(tokens())
+    with torch.autocast("cpu", torch.bfloat16):
+        found = model(tokens()).float()
+    assert (found - expected).norm() < tolerances.BF16_LOGITS * expected.norm()
+
+
 def test_a_file_dropped_in_the_folder_is_a_scheme(tmp_path, monkeypatch):
     source = "from model.residual.vanilla import Vanilla\n\n\nclass Half(Vanilla):\n"
     body = "    def write(self, carry, y_BTD, i):\n        return carry + y_BTD / 2\n"
