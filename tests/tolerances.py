@@ -62,6 +62,8 @@ SINKHORN = 1e-5
 # the sum of 4 streams of order 1 after one mix near the start, whose weights off the diagonal are e^-8 = 3e-4: the
 # iterations hardly move such a matrix, so columns miss one by a share of that (measured 1.5e-4)
 STREAM_SUM = 1e-3
+# a sigmoid of 20 instead of one, 2e-9 less, seen through a norm with an eps, in logits of order 0.1
+SIGMOID_ONE = 1e-9
 # logits of an mHC model at its start against vanilla's, as a share of the largest: write weights are off 1 by 0.1%
 # (measured 2e-4)
 NEAR_VANILLA = 1e-3

@@ -1,18 +1,27 @@
-"""Attention over depth beside manifold-constrained streams: the direct combination in MSAR's ablation.
+"""AttnRes and mHC combined: S mixed streams, and a softmax over depth that a sublayer reads beside them.
 
-How the two were combined is not published. Here mHC's S streams X (`mhc`) stay as they are, and the retrieval z of
-`attnres` over the embedding and the block sums joins them as one more stream that is only read:
+A comparison named in notes on MSAR, without its construction; this one was chosen here. State: the streams X
+[B, T, S, D] of `mhc` and the sources of `attnres` (the embedding, finished blocks, the running one). At site i, with z
+the mix of `attnres` (its query, key gain, and blocks) and R dividing by the rms:
 
-    input = sum_s read_s X_s + read_z z,   X'_s = sum_j mixing_sj X_j + write_s y,   y also joins the sources over depth
+    pre = sigmoid(a R(vec [X; z]) W_pre + b)  in R^(S + 1);   u = sum_j pre_j X_j + pre_S z;   y = f_i(u)
+    X'_j = sum_k M_jk X_k + post_j y,  M and post from R(vec X) as in `mhc`;   y joins the sources as in `attnres`
 
-with the S + 1 reads from RMSNorm(vec [X; z]), writes and mixings from X alone. The head reads in the same way, at its
-own site. With read_z = 0 it is mHC, with read_s = 0 attnres.
+z is read only: nothing but y is written. The readout is a site like the others, with a query, a gain and a pre of its
+own and the output norm behind it. pre_S = 0 leaves `mhc` (whose sum is a readout with equal weights, up to a factor
+that the norm removes), but that z still counts in the rms before W_pre. pre_0 .. pre_(S-1) = 0 leaves `attnres`, since
+the norm removes pre_S.
 
-Start: as its parts (`model.residual._manifold`; queries zero). z's read bias is that of a stream that is not selected;
-at the last site all S + 1 biases are 0, so that no stream is preferred.
+Start. As in `mhc` (phi ~ N(0, 0.02^2), a = 0.01), b 2 on stream i mod S and on z, -2 on the others; at the readout 2
+everywhere. Queries are zero and gains one, so z starts as the vanilla stream over the number of its sources, and as in
+`mhc` the write weights alone differ from vanilla. No weight decay. Site 0 has one source: its query and gain never
+matter.
 
-Costs: those of attnres, and of mHC with S + 1 reads; the last site has the read alone. Bytes: the two parts' traffic,
-and z is read once more.
+Costs, with m the logits of M. Parameters: SD(S + m) + S + m + 2 a sublayer for post and M (identity: one scalar less);
+(S + 1)^2 D + S + 2 a site for pre; 2D(2L + 1) as in `attnres`. FLOPs: those of `attnres`; a site 2(S + 1)^2 D for pre,
+2(S + 1)D for the rms before it, 2(S + 1)D for the read; a sublayer 2SD(S + m) for post and M, 2SD for the rms, 2SD for
+the write and 2S^2 D for mixing (identity: none). Bytes: the I/O of `mhc` and of `attnres`, z read twice more a site
+(for pre, and for u), and at the readout each stream twice and one output; vanilla's 3D a sublayer are subtracted.
 """
 
 from __future__ import annotations
@@ -23,25 +32,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
 from model.config import ModelConfig
 from model.residual import _manifold as manifold
 from model.residual import _streams as streams
-from model.residual._blocks import (
-    BlocksConfig,
-    actual_blocks,
-    block_size,
-    block_sources,
-    check_blocks,
-    mixed_values,
-)
-from model.residual.attnres import History
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
-from model.residual.mhc import passes
+from model.residual import mhc
+from model.residual.attnres import AttnRes, AttnResConfig, History
+from model.residual.base import STREAM_BYTES, Context, Norm
 
 
-class AttnResMhcConfig(BlocksConfig):
-    """`blocks`: as in attnres. `streams`, `res` and `iterations`: as in mhc."""
+class AttnResMhcConfig(AttnResConfig):
+    """`streams`, `res`, `iterations`: as in `mhc`. `blocks` and all others: as in `attnres`."""
 
     streams: int = Field(4, gt=0)
     res: manifold.Res = "sinkhorn"
@@ -49,128 +49,122 @@ class AttnResMhcConfig(BlocksConfig):
 
 
 class State(NamedTuple):
-    """The sources over depth, the streams, and after a read the weights with which these are written."""
+    """All streams, and the sources over depth."""
 
-    depth: History
-    X_BTSD: Tensor
-    mixing: Tensor | None = None
-    write: Tensor | None = None
+    x_BTSD: Tensor
+    history: History
 
 
-class AttnResMhc(ResidualScheme):
-    """State and carry are the `State`."""
+class Carry(NamedTuple):
+    """State before a sublayer, and the weights that its `write` uses; no matrix is the identity."""
+
+    state: State
+    mix_BTSS: Tensor | None
+    post_BTS: Tensor
+
+
+class AttnResMhc(AttnRes):
+    """AttnRes keeps the sources and makes z; the streams are beside it."""
 
     Config: ClassVar[type[AttnResMhcConfig]] = AttnResMhcConfig
-    paper = "MSAR's ablation (no public text found)"
-    changes = "mHC's streams, and attnres's retrieval as one more that is only read"
-    reconstruction = "how the two were combined is not published"
-    examples = ({"blocks": 4}, {}, {"blocks": 3, "streams": 2, "res": "permutations"}, {"blocks": 4, "res": "identity"})
-    inert = frozenset({"queries.0", "gains.0"})
+    paper = "named in notes on MSAR, no source"
+    changes = "mhc's streams, and attnres' softmax over depth read beside them"
+    reconstruction = "the whole construction was chosen here: z as a read-only stream, at the readout too"
+    examples = (
+        {},
+        {"blocks": 3, "res": "identity"},
+        {"streams": 2, "blocks": 4, "res": "permutations"},
+        {"streams": 1, "blocks": 1},
+        {"streams": 2, "blocks": 4, "query_init": 0.02, "input_dependent": 2},
+    )
 
     def __init__(self, model: ModelConfig, config: AttnResMhcConfig) -> None:
         super().__init__(model, config)
-        count, width, self.eps = config.streams, model.d_model, model.norm_eps
-        self.streams, self.sublayers = count, 2 * model.layers
-        self.block_size = block_size(config, model.layers)
-        sites = self.sublayers + 1
-        self.queries = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(sites))
-        self.gains = nn.ParameterList(nn.Parameter(torch.ones(width)) for _ in range(sites))
+        count, width = config.streams, model.d_model
+        self.streams = count
         self.mixing = None if config.res == "identity" else manifold.Mixing(config.res, count, config.iterations)
-        biases = [manifold.read_bias(count + 1, i % count) for i in range(self.sublayers)]
-        self.read_maps = nn.ModuleList(
-            manifold.StreamMap((count + 1) * width, [bias], self.eps) for bias in (*biases, torch.zeros(count + 1))
-        )
-        mixed = [] if self.mixing is None else [manifold.mixing_bias(config.res, count)]
-        self.write_maps = nn.ModuleList(
-            manifold.StreamMap(count * width, [torch.zeros(count), *mixed], self.eps) for _ in range(self.sublayers)
-        )
-
-    def start(self, x_BTD: Tensor, ctx: Context) -> State:
-        depth = History(ctx, (x_BTD,), (inverse_rms(x_BTD, self.eps),))
-        return State(depth, streams.copy_streams(x_BTD, self.streams))
-
-    def read(self, state: State, i: int, norm: Norm) -> tuple[Tensor, State]:
-        post, *logits = self.write_maps[i](state.X_BTSD.flatten(-2))
-        # `streams.mix` wants [from, to]
-        mixing = None if self.mixing is None else self.mixing(logits[0]).mT
-        return norm(self._read(state, i)), State(state.depth, state.X_BTSD, mixing, 2 * post.sigmoid())
-
-    def write(self, carry: State, y_BTD: Tensor, i: int) -> State:
-        assert carry.write is not None
-        mixed_BTSD = carry.X_BTSD if carry.mixing is None else streams.mix(carry.X_BTSD, carry.mixing)
-        X_BTSD = streams.write(mixed_BTSD, carry.write, y_BTD)
-        ctx, sources, inverse = carry.depth
-        y_BTD = y_BTD.to(sources[0].dtype)
-        if i % self.block_size:
-            y_BTD = sources[-1] + y_BTD
-            sources, inverse = sources[:-1], inverse[:-1]
-        return State(History(ctx, (*sources, y_BTD), (*inverse, inverse_rms(y_BTD, self.eps))), X_BTSD)
-
-    def readout(self, state: State, norm: Norm) -> Tensor:
-        return norm(self._read(state, self.sublayers))
-
-    def _read(self, state: State, site: int) -> Tensor:
-        """The sum of the streams and the retrieval, as the site weighs them."""
-        routing = (state.depth.sources, state.depth.inverse, self.queries[site], self.gains[site], 1)
-        seen_BTSD = torch.cat((state.X_BTSD, depth_mix(*routing).unsqueeze(2)), 2)
-        (pre,) = self.read_maps[site](seen_BTSD.flatten(-2))
-        recorder = state.depth.ctx.recorder
-        if recorder is not None:
-            recorder.record("depth_weights", site, depth_weights(*routing))
-            recorder.record("read_weights", site, pre.sigmoid().detach().movedim(-1, 0).unsqueeze(1))
-            streams.record_spread(recorder, site, state.X_BTSD)
-        return streams.read(seen_BTSD, pre.sigmoid())
+        self.reads, self.writes = nn.ModuleList(), nn.ModuleList()
+        for site in range(self.sublayers + 1):
+            last = site == self.sublayers
+            of_streams = torch.full((count,), manifold.CHOSEN) if last else manifold.read_bias(count, site % count)
+            bias = torch.cat([of_streams, torch.tensor([manifold.CHOSEN])])
+            self.reads.append(manifold.StreamMap((count + 1) * width, [bias], model.norm_eps))
+        for _ in range(self.sublayers):
+            biases = [torch.zeros(count)]
+            if self.mixing is not None:
+                biases.append(manifold.mixing_bias(config.res, count))
+            self.writes.append(manifold.StreamMap(count * width, biases, model.norm_eps))
 
     def init_std(self, name: str) -> float | None:
-        return manifold.PHI_STD if name.endswith(".phi") else None
+        return manifold.PHI_STD if name.endswith(".phi") else super().init_std(name)
 
-    @classmethod
-    def differs_from_vanilla(cls, config: AttnResMhcConfig) -> str:
-        return "as mhc: its matrices start random, to tell streams apart"
+    def start(self, x_BTD: Tensor, ctx: Context) -> Any:
+        return State(streams.copy_streams(x_BTD, self.streams), super().start(x_BTD, ctx))
+
+    def read(self, state: Any, i: int, norm: Norm) -> tuple[Tensor, Any]:
+        x_BTSD, recorder = state.x_BTSD, state.history.ctx.recorder
+        u_BTD, pre_BTS = self._read(state, i)
+        post, *logits = self.writes[i](x_BTSD.flatten(-2))
+        post_BTS = 2 * post.sigmoid()
+        mix_BTSS = None if self.mixing is None else self.mixing(logits[0]).mT  # `streams.mix` wants [from, to]
+        if recorder is not None:
+            streams.record_spread(recorder, i, x_BTSD)
+            streams.record_coefficients(recorder, i, pre_BTS, post_BTS, mix_BTSS)
+        return norm(u_BTD), Carry(state, mix_BTSS, post_BTS)
+
+    def write(self, carry: Any, y_BTD: Tensor, i: int) -> Any:
+        x_BTSD, history = carry.state
+        mixed = x_BTSD if carry.mix_BTSS is None else streams.mix(x_BTSD, carry.mix_BTSS)
+        return State(streams.write(mixed, carry.post_BTS, y_BTD), super().write(history, y_BTD, i))
+
+    def readout(self, state: Any, norm: Norm) -> Tensor:
+        u_BTD, pre_BTS = self._read(state, self.sublayers)
+        recorder = state.history.ctx.recorder
+        if recorder is not None:
+            streams.record_spread(recorder, self.sublayers, state.x_BTSD)
+            recorder.record("read_weights", self.sublayers, pre_BTS.detach().movedim(-1, 0).unsqueeze(1))
+        return norm(u_BTD)
+
+    def _read(self, state: State, site: int) -> tuple[Tensor, Tensor]:
+        """What the site reads, [B, T, D], and with which weights, z's last: [B, T, S + 1]."""
+        z_BTD = self._mix(state.history, site)
+        all_BTSD = torch.cat((state.x_BTSD, z_BTD.unsqueeze(-2)), -2)
+        pre_BTS = self.reads[site](all_BTSD.flatten(-2))[0].sigmoid()
+        return streams.read(all_BTSD, pre_BTS), pre_BTS
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
-        check_blocks(config, model.layers)
+        AttnRes.check(config, model)
         manifold.check_permutations(config.res, config.streams)
 
     @classmethod
-    def depth_blocks(cls, layers: int, config: AttnResMhcConfig) -> int:
-        return actual_blocks(config, layers)
+    def differs_from_vanilla(cls, config: Any) -> str:
+        return mhc.Mhc.differs_from_vanilla(config)
 
     @classmethod
-    def sources_per_site(cls, layers: int, config: AttnResMhcConfig) -> tuple[int, ...]:
-        return block_sources(config, layers)
+    def state_values(cls, model: ModelConfig, config: Any) -> int:
+        return AttnRes.state_values(model, config) + config.streams * model.d_model
 
     @classmethod
-    def state_values(cls, model: ModelConfig, config: AttnResMhcConfig) -> int:
-        return model.d_model * (config.streams + max(block_sources(config, model.layers)))
+    def params(cls, model: ModelConfig, config: Any) -> int:
+        count, width = config.streams, model.d_model
+        outputs = count + manifold.mixing_size(config.res, count)
+        sublayer = count * width * outputs + outputs + (1 if config.res == "identity" else 2)
+        site = (count + 1) * width * (count + 1) + count + 1 + 1
+        return AttnRes.params(model, config) + 2 * model.layers * sublayer + (2 * model.layers + 1) * site
 
     @classmethod
-    def params(cls, model: ModelConfig, config: AttnResMhcConfig) -> int:
-        count, width, sublayers = config.streams, model.d_model, 2 * model.layers
-        mixed = manifold.mixing_size(config.res, count)
-        routing = 2 * width * (sublayers + 1)
-        reads = ((count + 1) * width + 1) * (count + 1) + 1
-        writes = (count * width + 1) * (count + mixed) + 1 + (mixed > 0)
-        return routing + reads * (sublayers + 1) + writes * sublayers
+    def flops_per_token(cls, model: ModelConfig, config: Any) -> int:
+        count, width = config.streams, model.d_model
+        outputs = count + manifold.mixing_size(config.res, count)
+        mixing = 0 if config.res == "identity" else 2 * count * count * width
+        sublayer = 2 * count * width * outputs + 4 * count * width + mixing
+        site = 2 * (count + 1) * width * (count + 1) + 2 * (count + 1) * width + 2 * (count + 1) * width
+        return AttnRes.flops_per_token(model, config) + 2 * model.layers * sublayer + (2 * model.layers + 1) * site
 
     @classmethod
-    def flops_per_token(cls, model: ModelConfig, config: AttnResMhcConfig) -> int:
-        width, sublayers = model.d_model, 2 * model.layers
-        inputs, seen, count = (
-            config.streams * width,
-            (config.streams + 1) * width,
-            manifold.mixing_size(config.res, config.streams),
-        )
-        depth = 4 * width * sum(block_sources(config, model.layers)) + 2 * width * (sublayers + 1)
-        reads = 2 * seen * (config.streams + 1) + 2 * seen + 2 * seen  # matrix, rms, sum
-        writes = 2 * inputs * (config.streams + count) + 2 * inputs + 2 * inputs  # matrices, rms, write
-        mix = 2 * inputs * config.streams if count else 0
-        return depth + reads * (sublayers + 1) + (writes + mix) * sublayers
-
-    @classmethod
-    def bytes_per_token(cls, model: ModelConfig, config: AttnResMhcConfig) -> int:
+    def bytes_per_token(cls, model: ModelConfig, config: Any) -> int:
         sublayers = 2 * model.layers
-        depth = mixed_values(config, model.layers, block_sources(config, model.layers))
-        values = passes(config) * sublayers + config.streams + sublayers + 1
-        return STREAM_BYTES * model.d_model * (depth + values)
+        of_depth = AttnRes.bytes_per_token(model, config)  # vanilla's 3D are subtracted there
+        passes = sublayers * mhc.passes(config) + 2 * (sublayers + 1) + 2 * config.streams + 1
+        return of_depth + STREAM_BYTES * model.d_model * passes
