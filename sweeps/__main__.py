@@ -1,5 +1,5 @@
-"""`python -m sweeps`: plan, run and status of studies. Commands import what they need when they are called, so that a
-wrong study is answered before torch is loaded."""
+"""`python -m sweeps`: plan, run and status of studies, and the probe of a trained run. Commands import what they need
+when they are called, so that a wrong study is answered before torch is loaded."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import typer
 
 from model.errors import run_app
 from sweeps.commands.plan import plan
+from sweeps.commands.probe import probe
 from sweeps.commands.run import run
 from sweeps.commands.status import status
 
@@ -23,6 +24,7 @@ def _commands() -> None:
 app.command()(plan)
 app.command()(run)
 app.command()(status)
+app.command()(probe)
 
 if __name__ == "__main__":
     run_app(app)

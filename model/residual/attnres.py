@@ -33,7 +33,7 @@ one; vanilla's 3D values a sublayer are subtracted. Convolutions read a source o
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -146,7 +146,8 @@ class AttnRes(ResidualScheme):
     def _inverse(self, source_BTD: Tensor) -> Tensor:
         return inverse_rms(source_BTD, self.eps, self.key_groups)
 
-    def _mix(self, state: History, site: int) -> Tensor:
+    def routing(self, state: History, site: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor, Tensor, int]:
+        """What the site hands to `depth_mix`: sources and their inverse rms, the scaled query, key gain, heads."""
         sources, inverse = state.sources, state.inverse
         if self.config.window is not None and len(sources) > self.config.window + 1:
             sources = (sources[0], *sources[-self.config.window :])
@@ -155,12 +156,15 @@ class AttnRes(ResidualScheme):
         if self.config.conv:
             sources = tuple(self.convs(v, site, state.ctx.doc_ids_BT) for v in sources)
             inverse = tuple(self._inverse(v) for v in sources)
-        routing = (sources, inverse, query, self.gains[site], self.heads)
+        return sources, inverse, query, self.gains[site], self.heads
+
+    def _mix(self, state: History, site: int) -> Tensor:
+        routing = self.routing(state, site)
         mixed_BTD = depth_mix(*routing)
         recorder = state.ctx.recorder
         if recorder is not None:
             recorder.record("depth_weights", site, depth_weights(*routing))
-            recorder.record("source_norm", site, torch.stack([_rms(v) for v in sources]).unsqueeze(1))
+            recorder.record("source_norm", site, torch.stack([_rms(v) for v in routing[0]]).unsqueeze(1))
             recorder.record("input_norm", site, _rms(mixed_BTD)[None, None])
         return mixed_BTD
 
