@@ -78,7 +78,15 @@ def main(
         if schemes or write is not None:
             _all_schemes(model, schemes, write)
             return
-        parts = describe(model, scheme, parse_settings(settings or []))
+        given = parse_settings(settings or [])
+        from model import scheme_table
+
+        assumed = scheme_table.required(scheme, given)
+        parts = describe(model, scheme, assumed | given)
+        if assumed:
+            parts.append(
+                Text(f"assumed: {', '.join(words(assumed))}; give --set {next(iter(assumed))}=... for another")
+            )
     except ValueError as error:
         raise InputError(one_line(error)) from error
     console = Console()

@@ -68,6 +68,13 @@ def _split(text: str) -> tuple[str, str, str]:
     return before, inside, after
 
 
+def required(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a scheme requires and that are not given, as in its first row here."""
+    fields = load_scheme(name).Config.model_fields
+    row = SETTINGS.get(name, (_default(name),))[0]
+    return {key: row[key] for key, field in fields.items() if field.is_required() and key not in given and key in row}
+
+
 def _default(name: str) -> Mapping[str, Any]:
     """No settings, or a scheme's first example where it requires some."""
     scheme_class = load_scheme(name)

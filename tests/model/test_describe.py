@@ -124,7 +124,6 @@ def test_a_narrow_terminal_cuts_no_number(monkeypatch):
             ["--scheme", "mharr"],
             "unknown scheme 'mharr': did you mean 'mhar'? schemes are " + ", ".join(scheme_names()),
         ),
-        (["--scheme", "mhar"], "heads: Field required"),
         (["--scheme", "mhar", "--set", "heads=7"], "heads 7 does not divide d_model 1024: allowed are 1, 2, 4"),
         (["--scheme", "mhar", "--set", "heds=8"], "unknown key 'heds': did you mean 'heads'?"),
         (["--scheme", "mhar", "--set", "heads"], "--set 'heads': write key=value"),
@@ -168,3 +167,13 @@ def test_values_are_yaml():
         "conv": [4, 8],
         "name": "a=b",
     }
+
+
+def test_a_required_setting_that_is_not_given_is_assumed_and_said():
+    assumed, given = run("--scheme", "mhar"), run("--scheme", "mhar", "--set", "heads=8")
+    assert assumed.exit_code == 0
+    assert assumed.stdout.strip().endswith("assumed: heads=8; give --set heads=... for another")
+    assert assumed.stdout.startswith(given.stdout.rstrip())
+    other = run("--scheme", "mhar", "--set", "heads=4")
+    assert "assumed" not in other.stdout
+    assert "mhar heads=4" in other.stdout

@@ -99,6 +99,16 @@ def test_parameters_are_counted_without_building(scheme, settings, changes):
 
 
 @every_arm
+@pytest.mark.parametrize(("width", "layers"), [(768, 12), (1024, 24), (2048, 18)], ids=["100M", "350M", "1B"])
+def test_parameters_at_the_sizes_of_studies(scheme, settings, width, layers):
+    config = ModelConfig(d_model=width, layers=layers, heads=width // 64, d_ff=-(-width * 8 // 384) * 128, seq_len=2048)
+    scheme_class, scheme_config = resolve_scheme(config, scheme, settings)
+    with torch.device("meta"):
+        own = sum(p.numel() for p in scheme_class(config, scheme_config).parameters())
+    assert scheme_class.params(config, scheme_config) == own
+
+
+@every_arm
 def test_gradients_reach_every_parameter_but_the_inert(scheme, settings):
     model = randomised(scheme, settings)
     inert = model.inert_parameters()
