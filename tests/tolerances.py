@@ -116,7 +116,9 @@ COVERAGE = (0.84, 0.96)
 MARKOV_WITHIN = 0.03
 # seconds of `status` for 500 runs of 20,000 steps (entry 33 of the public reports)
 STATUS_SECONDS = 2.0
-# nats per token above vanilla after 200 steps that a scheme may keep: seeds differ by about 0.02 there ...
+# nats per token above vanilla after 200 steps that a scheme may keep; with equal bodies and batches the difference of
+# two arms varies by about 0.02 over seeds (one arm alone by 0.06) ...
 SHORT_TRAINING_ALLOWANCE = 0.05
-# ... and more where the scheme itself explains it
-SHORT_TRAINING_ALLOWANCES: dict[str, float] = {}
+# ... and more where the scheme itself explains it: deeploop has half the stored blocks of the unrolled DeepNorm that it
+# is held against, and ended 0.06 above it (four seeds, 0.03 to 0.09)
+SHORT_TRAINING_ALLOWANCES = {"deeploop": 0.15}
