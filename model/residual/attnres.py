@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
@@ -57,6 +57,9 @@ from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
 LOW_RANK_STD = 0.02
 
 
+Scale = Annotated[float, Field(gt=0)]
+
+
 class MatchedHeads(Settings):
     """The logit scale 1 / sqrt(H) of a single head that stands for H heads."""
 
@@ -67,7 +70,7 @@ class AttnResConfig(BlocksConfig):
     """`blocks`: number of blocks asked for, null for one sublayer a block (full). The others are explained in the
     module's docstring."""
 
-    scale: float | MatchedHeads = 1.0
+    scale: Scale | MatchedHeads = 1.0
     query_init: float = Field(0.0, ge=0)
     query_lr: float = Field(1.0, gt=0)
     input_dependent: int | None = Field(None, gt=0)

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from model.config import ModelConfig
 from model.residual._blocks import check_heads
-from model.residual.attnres import AttnRes, AttnResConfig, MatchedHeads
+from model.residual.attnres import AttnRes, AttnResConfig, MatchedHeads, Scale
 
 
 class MharConfig(AttnResConfig):
@@ -28,7 +28,7 @@ class MharConfig(AttnResConfig):
     that share an rms, all (full) or those of a head."""
 
     heads: int = Field(gt=0)
-    scale: float | MatchedHeads | Literal["restored"] = 1.0  # type: ignore[assignment]
+    scale: Scale | MatchedHeads | Literal["restored"] = 1.0  # type: ignore[assignment]
     key_norm: Literal["full", "head"] = "full"
 
     @property

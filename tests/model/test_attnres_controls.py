@@ -260,6 +260,7 @@ def test_parameters_and_flops_at_real_sizes(width, layers, settings):
         ("attnres", {"input_dependent": 25}, "input_dependent 25 is a rank above d_model 24"),
         ("attnres", {"scale": {"matched_head": 4}}, "did you mean 'matched_heads'"),
         ("attnres", {"scale": "restored"}, "valid number"),
+        ("attnres", {"scale": 0}, "greater than 0"),
         ("mhar", {"heads": 4, "key_norm": "heads"}, "'full' or 'head'"),
     ],
 )
