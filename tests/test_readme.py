@@ -60,7 +60,6 @@ def test_the_checks_are_found():
 
 @pytest.mark.parametrize("name", CHECKS)
 @pytest.mark.parametrize("example", [0, 1])
-@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # dynamo's own doing
 def test_it_passes_the_shared_tests(scheme, float64, name, example):
     more = {"changes": {}} if name == "test_parameters_are_counted_without_building" else {}
     CHECKS[name](NAME, scheme.examples[example], **more)

@@ -37,6 +37,60 @@ GOLDEN = {
     },
 }
 
+# the schemes' own, frozen likewise; a new setting is added here
+DEFAULTS = {
+    "attnres": {
+        "blocks": None,
+        "scale": 1.0,
+        "query_init": 0.0,
+        "query_lr": 1.0,
+        "input_dependent": None,
+        "window": None,
+        "conv": (),
+    },
+    "attnres_mhc": {
+        "blocks": None,
+        "scale": 1.0,
+        "query_init": 0.0,
+        "query_lr": 1.0,
+        "input_dependent": None,
+        "window": None,
+        "conv": (),
+        "streams": 4,
+        "res": "sinkhorn",
+        "iterations": 20,
+    },
+    "dar": {"blocks": None, "self_kv": False},
+    "deeploop": {"loops": 2, "scaling": "deeploop", "sandwich": True},
+    "delta": {"blocks": None, "heads": 1, "gate": "one", "null": False},
+    "denseformer": {"dilation": 1, "period": 1},
+    "hc": {"streams": 4, "dynamic": True, "tanh": True},
+    "laurel": {"form": "rw", "rank": 16},
+    "mhar": {
+        "blocks": None,
+        "scale": 1.0,
+        "query_init": 0.0,
+        "query_lr": 1.0,
+        "input_dependent": None,
+        "window": None,
+        "conv": (),
+        "key_norm": "full",
+    },
+    "mhc": {"streams": 4, "res": "sinkhorn", "iterations": 20},
+    "msar": {
+        "blocks": None,
+        "streams": 4,
+        "conv": None,
+        "conv_owner": "site",
+        "conv_init": "identity",
+        "h_pre": True,
+        "h_pre_std": 0.0,
+    },
+    "vanilla": {"conv": ()},
+    "wav": {"blocks": 8, "form": "haares", "detail_bias": -2.0},
+    "xhc": {"streams": 16, "active": 4, "fixed": 2, "kernels": (4, 8, 12)},
+}
+
 
 def config(kind=RunConfig, **changes):
     return kind.model_validate({"scheme": "vanilla", "model": SMALL, "seed": 0, "steps": 100, **changes})
@@ -86,15 +140,10 @@ def test_defaults_are_frozen():
         "evaluation": {"tokens": 65_536, "every": None},
         "precision": "float32",
     }
-    defaults = {
-        name: {
-            key: field.default
-            for key, field in load_scheme(name).Config.model_fields.items()
-            if not field.is_required()
-        }
-        for name in ("vanilla", "attnres", "mhar")
-    }
-    assert defaults == {"vanilla": {}, "attnres": {"blocks": None}, "mhar": {"blocks": None}}
+    for name, expected in DEFAULTS.items():
+        fields = load_scheme(name).Config.model_fields
+        found = {key: field.default for key, field in fields.items() if not field.is_required()}
+        assert found == expected, name
 
 
 def test_only_what_differs_from_the_defaults_is_hashed():

@@ -31,8 +31,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from model.config import Settings
-from model.residual.base import SchemeConfig
-from model.residual.vanilla import Vanilla
+from model.residual.vanilla import Vanilla, VanillaConfig
 
 
 class MatchedHeads(Settings):
@@ -40,10 +39,10 @@ class MatchedHeads(Settings):
     power: float = 0.5
 
 
-class NestedConfig(SchemeConfig):
+class NestedConfig(VanillaConfig):
     scale: Annotated[float, Field(gt=0)] | Literal["restored"] | MatchedHeads = 1.0
     other: MatchedHeads = MatchedHeads(matched_heads=3)
-    conv: int | tuple[int, ...] | None = None
+    kernels: int | tuple[int, ...] | None = None
     heads: int | None = None
 
 
@@ -85,8 +84,8 @@ def test_a_mapping_is_one_value_and_a_list_of_them_one_arm_each(tmp_path):
 
 
 def test_a_setting_of_one_number_or_several(tmp_path):
-    assert arms(tmp_path, {"conv": [[4, 8, "12"], 3]}) == ["nested_scale conv=4,8,12", "nested_scale conv=3"]
-    assert arms(tmp_path, {"conv": [4, 8]}) == ["nested_scale conv=4,8"]
+    assert arms(tmp_path, {"kernels": [[4, 8, "12"], 3]}) == ["nested_scale kernels=4,8,12", "nested_scale kernels=3"]
+    assert arms(tmp_path, {"kernels": [4, 8]}) == ["nested_scale kernels=4,8"]
 
 
 def test_the_folder_is_readable_and_run_json_reads_back(tmp_path):
@@ -138,8 +137,8 @@ def test_a_section_with_a_default_of_its_own_reads_back(tmp_path):
         ({"scale": [[1.0]]}, "scale is [1.0]: a number or"),
         ({"scale": None}, "scale is None: a number or"),
         ({"other": 4}, "other is 4: a mapping is needed"),
-        ({"conv": "x"}, "conv is 'x': a whole number or a list is needed"),
-        ({"conv": [[4, "x"]]}, "conv is [4, 'x']"),
+        ({"kernels": "x"}, "kernels is 'x': a whole number or a list is needed"),
+        ({"kernels": [[4, "x"]]}, "kernels is [4, 'x']"),
     ],
 )  # fmt: skip
 def test_wrong_values_are_one_line_with_the_place(tmp_path, settings, message):

@@ -91,7 +91,7 @@ BEFORE_TORCH = {
 AFTER_TORCH = {
     "unknown setting": (
         schemes("[mhar: {head: 4}]"),
-        ["schemes[0].mhar.head", "did you mean 'heads'?", "blocks, heads"],
+        ["schemes[0].mhar.head", "did you mean 'heads'?", "keys are blocks, ", "heads, key_norm"],
     ),
     "missing setting": (schemes("[mhar]"), ["schemes[0].mhar.heads is missing"]),
     "wrong type of a setting": (schemes("[mhar: {heads: [1, four]}]"), ["mhar.heads is 'four'", "a whole number"]),
