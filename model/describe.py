@@ -8,6 +8,7 @@ is one line and exit code 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
@@ -199,17 +200,29 @@ def runs(values: Sequence[int]) -> str:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """`key=value` pairs, values read as YAML: heads=8 is a number, blocks=null is None."""
+    """`key=value` pairs, values read as YAML: heads=8 is a number, blocks=null is None. Lists and mappings may also be
+    written as arms are named: conv=4,8,12 and scale=matched_heads:8."""
     settings: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ValueError(f"--set {pair!r}: write key=value, for example --set heads=8")
         try:
-            settings[key] = yaml.safe_load(value)
+            settings[key] = yaml.safe_load(_as_yaml(value))
         except yaml.YAMLError:
             raise ValueError(f"--set {pair!r}: {value!r} is not a YAML value") from None
     return settings
+
+
+def _as_yaml(value: str) -> str:
+    """YAML of a value that may be written as in an arm's name."""
+    if value == "none":
+        return "[]"
+    if re.fullmatch(r"[\w.+-]+(,[\w.+-]+)+", value):
+        return f"[{value}]"
+    if re.fullmatch(r"[A-Za-z_]\w*:[\w.+-]+", value):
+        return "{" + value.replace(":", ": ") + "}"
+    return value
 
 
 def one_line(error: ValueError) -> str:
@@ -223,7 +236,7 @@ def one_line(error: ValueError) -> str:
     for item in inside or found:
         key = ".".join(str(part) for part in item["loc"])
         message = item["msg"].removeprefix("Value error, ")
-        given = f" (got {item['input']!r})" if key and item["type"] != "missing" else ""
+        given = f" (got {item['input']!r:.80})" if key and item["type"] != "missing" else ""
         parts.append(f"{key}: {message}{given}" if key else message)
     return "; ".join(parts)
 

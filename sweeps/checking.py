@@ -71,7 +71,7 @@ def fault(error: ValidationError, path: str = "") -> str:
         return f"{place} is missing: add it"
     if first["type"] == "value_error":
         return _located(place, first["msg"].removeprefix("Value error, "))
-    return f"{place or 'the file'} is {first['input']!r}: {_needed(first)}"
+    return f"{place or 'the file'} is {first['input']!r:.80}: {_needed(first)}"
 
 
 def _needed(fault: Mapping[str, Any]) -> str:

@@ -215,6 +215,9 @@ def _entry(entry: Any, path: str) -> dict[str, Any]:
     path = below(path, name)
     if not isinstance(settings, Mapping):
         raise InputError(f"{path} is {settings!r:.80}: a mapping is needed, such as {{heads: 4}}")
+    for key in settings:
+        if not isinstance(key, str):
+            raise InputError(f"{path} has the key {key!r}, which YAML does not read as text: put the key in quotes")
     optimizer = settings.get("optimizer") or {}
     if not isinstance(optimizer, Mapping):
         raise InputError(f"{path}.optimizer is {optimizer!r:.80}: a mapping is needed, such as {{lr: 1e-3}}")

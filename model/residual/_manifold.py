@@ -118,6 +118,6 @@ def check_permutations(res: Res, count: int) -> None:
     """ValueError where there would be too many permutations."""
     if res == "permutations" and count > MOST_PERMUTED:
         raise ValueError(
-            f"streams {count} with res permutations needs {count}! = {math.factorial(count)} permutations: "
-            f"allowed are streams 1 to {MOST_PERMUTED} (at most {math.factorial(MOST_PERMUTED)} permutations)"
+            f"streams {count} with res permutations mixes {count}! matrices: allowed are streams 1 to {MOST_PERMUTED}, "
+            "or res sinkhorn or identity"
         )

@@ -57,13 +57,13 @@ from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
 LOW_RANK_STD = 0.02
 
 
-Scale = Annotated[float, Field(gt=0)]
+Scale = Annotated[float, Field(gt=0, le=1e4)]
 
 
 class MatchedHeads(Settings):
     """The logit scale 1 / sqrt(H) of a single head that stands for H heads."""
 
-    matched_heads: int = Field(gt=0)
+    matched_heads: int = Field(gt=0, le=1_000_000)
 
 
 class AttnResConfig(BlocksConfig):
@@ -71,8 +71,8 @@ class AttnResConfig(BlocksConfig):
     module's docstring."""
 
     scale: Scale | MatchedHeads = 1.0
-    query_init: float = Field(0.0, ge=0)
-    query_lr: float = Field(1.0, gt=0)
+    query_init: float = Field(0.0, ge=0, le=10)
+    query_lr: float = Field(1.0, gt=0, le=1e4)
     input_dependent: int | None = Field(None, gt=0)
     window: int | None = Field(None, gt=0)
     conv: Kernels = ()

@@ -37,15 +37,15 @@ from model.residual import _manifold as manifold
 from model.residual import _streams as streams
 from model.residual import mhc
 from model.residual.attnres import AttnRes, AttnResConfig, History
-from model.residual.base import STREAM_BYTES, Context, Norm
+from model.residual.base import MOST_STREAMS, STREAM_BYTES, Context, Norm, refuse_idle
 
 
 class AttnResMhcConfig(AttnResConfig):
     """`streams`, `res`, `iterations`: as in `mhc`. `blocks` and all others: as in `attnres`."""
 
-    streams: int = Field(4, gt=0)
+    streams: int = Field(4, gt=0, le=MOST_STREAMS)
     res: manifold.Res = "sinkhorn"
-    iterations: int = Field(20, gt=0)
+    iterations: int = Field(20, gt=0, le=1000)
 
 
 class State(NamedTuple):
@@ -136,6 +136,7 @@ class AttnResMhc(AttnRes):
     def check(config: Any, model: ModelConfig) -> None:
         AttnRes.check(config, model)
         manifold.check_permutations(config.res, config.streams)
+        refuse_idle(config, {"iterations": "" if config.res == "sinkhorn" else f"with res {config.res}"})
 
     @classmethod
     def differs_from_vanilla(cls, config: Any) -> str:

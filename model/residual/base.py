@@ -32,6 +32,18 @@ class SchemeConfig(Settings):
     `ResidualScheme.check`."""
 
 
+MOST_STREAMS = 64
+"""Streams that a scheme may have: ten times what any source uses, and a slip is found before it takes all memory."""
+
+
+def refuse_idle(config: SchemeConfig, reasons: Mapping[str, str]) -> None:
+    """ValueError for a setting that is not at its default though nothing reads it, for the reason given: it would make
+    a second arm of one and the same model. An empty reason says that it is read."""
+    for name, reason in reasons.items():
+        if reason and getattr(config, name) != type(config).model_fields[name].default:
+            raise ValueError(f"{name} {getattr(config, name)} has no effect {reason}: remove it")
+
+
 class Recorder(Protocol):
     """Receives telemetry during a separate, uncompiled forward pass."""
 

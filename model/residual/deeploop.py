@@ -49,7 +49,7 @@ class DeepLoopConfig(SchemeConfig):
     """`loops`: R, how often the stored blocks are applied; `scaling`: exponents of alpha and beta, 1/2 or DeepNorm's
     1/4; `sandwich`: keep the norm before each sublayer (false: post-norm alone)."""
 
-    loops: int = Field(2, ge=1)
+    loops: int = Field(2, ge=1, le=MOST_BLOCKS)
     scaling: Literal["deeploop", "deepnorm"] = "deeploop"
     sandwich: bool = True
 

@@ -5,7 +5,7 @@
 
 Sources D: the embedding x, then the deltas of the stream. `blocks: null`: the outputs y_0 .. y_{i-1}. Else
 blocks of ceil(2L / blocks) sublayers (cut as in `attnres`): h_end - h_start of each FINISHED block, which is
-the sum of the block's outputs and is kept as that sum. `null: true` puts a learned vector in front of them,
+the sum of the block's outputs and is kept as that sum. `null_source: true` puts a learned vector in front of them,
 one for the attention sites and one for the MLP sites. The head reads norm(h): there is no output site.
 
 Gate and start. Gains are one, nulls zero.
@@ -54,11 +54,11 @@ NULL_EPS = 1e-6
 class DeltaConfig(BlocksConfig):
     """`blocks`: number of blocks asked for, null for one sublayer a source. `heads`: routing heads; they must
     divide d_model. `gate`: what is read from depth counts fully (one), or by a scalar a sublayer that starts at
-    zero (learned). `null`: a learned vector is one more source, which lets a site read nothing."""
+    zero (learned). `null_source`: a learned vector is one more source, which lets a site read nothing."""
 
     heads: int = Field(1, gt=0)
     gate: Literal["one", "learned"] = "one"
-    null: bool = False
+    null_source: bool = False
 
 
 class Deltas(NamedTuple):
@@ -85,13 +85,13 @@ class Delta(ResidualScheme):
     examples = (
         {},
         {"heads": 4},
-        {"null": True},
+        {"null_source": True},
         {"gate": "learned"},
-        {"gate": "learned", "null": True, "heads": 8},
+        {"gate": "learned", "null_source": True, "heads": 8},
         {"blocks": 3},
-        {"blocks": 4, "null": True, "heads": 2},
+        {"blocks": 4, "null_source": True, "heads": 2},
         {"blocks": 1, "gate": "learned"},
-        {"blocks": 3, "gate": "learned", "null": True},
+        {"blocks": 3, "gate": "learned", "null_source": True},
     )
 
     def __init__(self, model: ModelConfig, config: DeltaConfig) -> None:
@@ -103,7 +103,7 @@ class Delta(ResidualScheme):
         self.queries = nn.ParameterList(nn.Parameter(torch.zeros(model.d_model)) for _ in range(self.sublayers))
         self.gains = nn.ParameterList(nn.Parameter(torch.ones(model.d_model)) for _ in range(self.sublayers))
         self.gates = nn.Parameter(torch.zeros(self.sublayers)) if config.gate == "learned" else None
-        self.nulls = nn.ParameterList(nn.Parameter(torch.zeros(model.d_model)) for _ in range(2 * config.null))
+        self.nulls = nn.ParameterList(nn.Parameter(torch.zeros(model.d_model)) for _ in range(2 * config.null_source))
         single = [site for site, count in enumerate(site_sources(config, model.layers)) if count == 1]
         self.inert = frozenset(f"{kind}.{site}" for kind in ("queries", "gains") for site in single)
 
@@ -177,13 +177,13 @@ class Delta(ResidualScheme):
     def state_values(cls, model: ModelConfig, config: DeltaConfig) -> int:
         size, counts = block_size(config, model.layers), site_sources(config, model.layers)
         last = (actual_blocks(config, model.layers) - 1) * size  # the last block needs no running sum
-        live = [1 + count - config.null + (site % size > 0 and site < last) for site, count in enumerate(counts)]
+        live = [1 + count - config.null_source + (site % size > 0 and site < last) for site, count in enumerate(counts)]
         return model.d_model * max(live)
 
     @classmethod
     def params(cls, model: ModelConfig, config: DeltaConfig) -> int:
         d, sublayers = model.d_model, 2 * model.layers
-        return 2 * d * sublayers + sublayers * (config.gate == "learned") + 2 * d * config.null
+        return 2 * d * sublayers + sublayers * (config.gate == "learned") + 2 * d * config.null_source
 
     @classmethod
     def flops_per_token(cls, model: ModelConfig, config: DeltaConfig) -> int:
@@ -193,7 +193,7 @@ class Delta(ResidualScheme):
     @classmethod
     def bytes_per_token(cls, model: ModelConfig, config: DeltaConfig) -> int:
         size, blocks = block_size(config, model.layers), actual_blocks(config, model.layers)
-        sites = sum(count - config.null + 2 for count in site_sources(config, model.layers))
+        sites = sum(count - config.null_source + 2 for count in site_sources(config, model.layers))
         running_sums = 2 * (blocks - 1) * (size - 1)
         return STREAM_BYTES * model.d_model * (sites + running_sums)
 
@@ -201,4 +201,4 @@ class Delta(ResidualScheme):
 def site_sources(config: DeltaConfig, layers: int) -> tuple[int, ...]:
     """Number of sources of each of the 2L sites: finished blocks, the embedding, and a null."""
     size = block_size(config, layers)
-    return tuple(site // size + 1 + config.null for site in range(2 * layers))
+    return tuple(site // size + 1 + config.null_source for site in range(2 * layers))

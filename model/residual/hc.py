@@ -29,7 +29,7 @@ dynamic 2SD(S + 2) for the products with W and 2SD for the rms. Bytes: (5S + 1)D
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from pydantic import Field
@@ -39,7 +39,7 @@ from kernels.depth_mix import inverse_rms
 from kernels.precision import no_autocast, routing_dtype
 from model.config import ModelConfig
 from model.residual import _streams as streams
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
+from model.residual.base import MOST_STREAMS, STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig, refuse_idle
 
 SCALE = 0.01  # start of the scalars before the dynamic weights
 
@@ -48,7 +48,7 @@ class HcConfig(SchemeConfig):
     """`streams`: S. `dynamic`: weights computed from the token, else learned constants. `tanh`: the dynamic part
     is bounded by a tanh."""
 
-    streams: int = Field(4, gt=0)
+    streams: int = Field(4, gt=0, le=MOST_STREAMS)
     dynamic: bool = True
     tanh: bool = True
 
@@ -126,6 +126,10 @@ class Hc(ResidualScheme):
 
     def decays(self, name: str) -> bool:
         return name.startswith("matrices.")
+
+    @staticmethod
+    def check(config: Any, model: ModelConfig) -> None:
+        refuse_idle(config, {"tanh": "" if config.dynamic else "with constant weights (dynamic: false)"})
 
     @classmethod
     def state_values(cls, model: ModelConfig, config: HcConfig) -> int:

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 
 from kernels.precision import routing_dtype
 from model.config import ModelConfig
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
+from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig, refuse_idle
 
 
 class LaurelConfig(SchemeConfig):
@@ -102,6 +102,7 @@ class Laurel(ResidualScheme):
 
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
+        refuse_idle(config, {"rank": "" if config.low_rank else f"with form {config.form}"})
         if config.low_rank and config.rank > model.d_model:
             raise ValueError(
                 f"rank {config.rank} is more than d_model {model.d_model}: allowed are 1 to {model.d_model}"

@@ -41,15 +41,15 @@ from torch import Tensor, nn
 from model.config import ModelConfig
 from model.residual import _manifold as manifold
 from model.residual import _streams as streams
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
+from model.residual.base import MOST_STREAMS, STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig, refuse_idle
 
 
 class MhcConfig(SchemeConfig):
     """`streams`: S. `res`: how streams are mixed. `iterations`: of sinkhorn."""
 
-    streams: int = Field(4, gt=0)
+    streams: int = Field(4, gt=0, le=MOST_STREAMS)
     res: manifold.Res = "sinkhorn"
-    iterations: int = Field(20, gt=0)
+    iterations: int = Field(20, gt=0, le=1000)
 
 
 class Carry(NamedTuple):
@@ -112,6 +112,7 @@ class Mhc(ResidualScheme):
     @staticmethod
     def check(config: Any, model: ModelConfig) -> None:
         manifold.check_permutations(config.res, config.streams)
+        refuse_idle(config, {"iterations": "" if config.res == "sinkhorn" else f"with res {config.res}"})
 
     @classmethod
     def differs_from_vanilla(cls, config: MhcConfig) -> str:

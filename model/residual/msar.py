@@ -48,7 +48,7 @@ from kernels.depth_mix import depth_mix, depth_weights, inverse_rms
 from model.config import ModelConfig
 from model.residual._blocks import BlocksConfig, actual_blocks, block_size, block_sources, check_blocks, mixed_values
 from model.residual._control_conv import Kernels, check_kernels, conv_cache
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme
+from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, refuse_idle
 
 DEFAULT_KERNELS: dict[int, tuple[int, ...]] = {1: (), 2: (4,), 4: (4, 8, 12), 8: (2, 4, 6, 8, 10, 12, 16)}
 
@@ -65,7 +65,7 @@ class MsarConfig(BlocksConfig):
     conv_owner: Literal["site", "source"] = "site"
     conv_init: Literal["identity", "uniform"] = "identity"
     h_pre: bool = True
-    h_pre_std: float = Field(0.0, ge=0)
+    h_pre_std: float = Field(0.0, ge=0, le=10)
 
 
 class Source(NamedTuple):
@@ -219,6 +219,9 @@ class Msar(ResidualScheme):
     def check(config: Any, model: ModelConfig) -> None:
         check_blocks(config, model.layers)
         count = config.streams
+        without = "" if kernels(config) else "without convolutions"
+        mixed = "" if config.h_pre and count > 1 else "without weights of the streams"
+        refuse_idle(config, {"conv_owner": without, "conv_init": without, "h_pre_std": mixed})
         if config.conv is None and count not in DEFAULT_KERNELS:
             allowed = ", ".join(str(number) for number in DEFAULT_KERNELS)
             raise ValueError(

@@ -54,7 +54,7 @@ class WavConfig(BlocksConfig):
 
     blocks: int | None = Field(8, gt=0)
     form: Literal["haares", "wav"] = "haares"
-    detail_bias: float = -2.0
+    detail_bias: float = Field(-2.0, ge=-1e5, le=1e5)
 
 
 class Source(NamedTuple):

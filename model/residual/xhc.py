@@ -47,7 +47,7 @@ from kernels.precision import no_autocast
 from model.config import ModelConfig
 from model.residual import _manifold as manifold
 from model.residual import _streams as streams
-from model.residual.base import STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
+from model.residual.base import MOST_STREAMS, STREAM_BYTES, Context, Norm, ResidualScheme, SchemeConfig
 
 ITERATIONS = 20
 Kernel = Annotated[int, Field(gt=0, strict=True)]
@@ -57,9 +57,9 @@ class XhcConfig(SchemeConfig):
     """`streams`: S. `active`: streams that a sublayer mixes and writes, `fixed` of them always the first ones.
     `kernels`: lengths of the convolutions after an MLP, none for []."""
 
-    streams: int = Field(16, gt=0)
-    active: int = Field(4, gt=0)
-    fixed: int = Field(2, gt=0)
+    streams: int = Field(16, gt=0, le=MOST_STREAMS)
+    active: int = Field(4, gt=0, le=MOST_STREAMS)
+    fixed: int = Field(2, gt=0, le=MOST_STREAMS)
     kernels: tuple[Kernel, ...] = (4, 8, 12)
 
 

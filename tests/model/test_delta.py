@@ -66,7 +66,7 @@ def naive_forward(model, blocks, heads):
 @pytest.mark.parametrize("gate", ["one", "learned"])
 @pytest.mark.parametrize("null", [False, True])
 def test_equals_the_naive_reference_in_value_and_every_gradient(blocks, heads, gate, null):
-    model = randomised({"blocks": blocks, "heads": heads, "gate": gate, "null": null})
+    model = randomised({"blocks": blocks, "heads": heads, "gate": gate, "null_source": null})
     expected = naive_forward(model, blocks, heads)
     found = model(TOKENS)
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerances.FLOAT64)
@@ -83,7 +83,7 @@ def test_equals_the_naive_reference_in_value_and_every_gradient(blocks, heads, g
 @pytest.mark.parametrize("null", [False, True])
 @pytest.mark.parametrize("blocks", [None, SUBLAYERS])
 def test_zero_queries_are_vanilla_where_a_sublayer_is_a_source(heads, null, blocks):
-    settings = {"heads": heads, "null": null, "blocks": blocks}
+    settings = {"heads": heads, "null_source": null, "blocks": blocks}
     model, vanilla = Transformer(EXACT_NORMS, "delta", settings), Transformer(EXACT_NORMS)
     randomise(model.residual.gains)
     torch.testing.assert_close(model(TOKENS), vanilla(TOKENS), rtol=0, atol=tolerances.FLOAT64_LOGITS)
@@ -95,7 +95,7 @@ def test_zero_queries_are_vanilla_where_a_sublayer_is_a_source(heads, null, bloc
 @pytest.mark.parametrize("blocks", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("null", [False, True])
 def test_zero_queries_in_blocks_are_not_vanilla_and_why(blocks, null):
-    config = DeltaConfig(blocks=blocks, null=null)
+    config = DeltaConfig(blocks=blocks, null_source=null)
     model, vanilla = Transformer(EXACT_NORMS, "delta", config.model_dump()), Transformer(EXACT_NORMS)
     assert not torch.allclose(model(TOKENS), vanilla(TOKENS))
     assert "the sources add up to the stream at its start" in Delta.differs_from_vanilla(config)
@@ -105,7 +105,7 @@ def test_zero_queries_in_blocks_are_not_vanilla_and_why(blocks, null):
         torch.testing.assert_close(torch.stack(state.sources).sum(0), start, rtol=0, atol=tolerances.FLOAT64)
 
 
-@pytest.mark.parametrize("settings", [{}, {"heads": 3, "null": True}, {"gate": "learned"}])
+@pytest.mark.parametrize("settings", [{}, {"heads": 3, "null_source": True}, {"gate": "learned"}])
 def test_blocks_of_one_sublayer_are_no_blocks_bit_for_bit(settings):
     plain, blocked = randomised(settings), randomised({**settings, "blocks": SUBLAYERS})
     assert torch.equal(plain(TOKENS), blocked(TOKENS))
@@ -148,7 +148,7 @@ def test_what_is_read_from_depth_is_never_added_to_the_stream():
 @pytest.mark.parametrize("gate", ["one", "learned"])
 @pytest.mark.parametrize("null", [False, True])
 def test_the_recorder_sees_every_site_and_changes_nothing(blocks, gate, null):
-    settings = {"heads": 4, "blocks": blocks, "gate": gate, "null": null}
+    settings = {"heads": 4, "blocks": blocks, "gate": gate, "null_source": null}
     model, recorder = randomised(settings), Telemetry()
     assert torch.equal(model(TOKENS, recorder=recorder), model(TOKENS))
     counts = Delta.sources_per_site(4, DeltaConfig(**settings))
@@ -171,7 +171,7 @@ def test_the_recorder_sees_every_site_and_changes_nothing(blocks, gate, null):
 
 
 @pytest.mark.parametrize(("width", "layers"), [(768, 12), (1024, 24), (2048, 18)])
-@pytest.mark.parametrize("settings", [{}, {"blocks": 8, "heads": 8}, {"gate": "learned"}, {"null": True}])
+@pytest.mark.parametrize("settings", [{}, {"blocks": 8, "heads": 8}, {"gate": "learned"}, {"null_source": True}])
 def test_parameters_at_the_sizes_of_studies(width, layers, settings):
     config = ModelConfig(d_model=width, layers=layers, heads=16)
     with torch.device("meta"):
@@ -179,7 +179,7 @@ def test_parameters_at_the_sizes_of_studies(width, layers, settings):
     own = sum(parameter.numel() for parameter in model.residual.parameters())
     expected = 2 * width * 2 * layers  # a query and a gain a sublayer
     expected += 2 * layers if settings.get("gate") else 0
-    expected += 2 * width if settings.get("null") else 0
+    expected += 2 * width if settings.get("null_source") else 0
     assert own == expected == parameter_counts(config, "delta", settings)["scheme"]
 
 
@@ -189,7 +189,7 @@ def test_flops_bytes_and_state_against_a_walk_through_the_sublayers(blocks, null
     """Counted operation by operation; sums of outputs are not matrix work. The output is in hand when it is
     added to the stream, and a null is no traffic of a token."""
     size, d = size_of(blocks), 24
-    settings = {"blocks": blocks, "null": null, "gate": "learned", "heads": 3}
+    settings = {"blocks": blocks, "null_source": null, "gate": "learned", "heads": 3}
     flops, values, state = d * 2, 0, 0  # the embedding's mean square
     sources, running = 1, 0  # in the history; outputs in the running sum
     for i in range(SUBLAYERS):
@@ -219,5 +219,5 @@ def test_settings_that_do_not_fit_are_named():
         DeltaConfig(gate="open")
     with pytest.raises(ValidationError, match="greater than 0"):
         DeltaConfig(blocks=0)
-    with pytest.raises(ValidationError, match="null\n  Input should be a valid boolean"):
-        DeltaConfig(null="zeros")
+    with pytest.raises(ValidationError, match="null_source\n  Input should be a valid boolean"):
+        DeltaConfig(null_source="zeros")

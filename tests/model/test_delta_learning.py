@@ -30,7 +30,7 @@ def float64():
 @pytest.mark.parametrize("blocks", [None, 3])
 @pytest.mark.parametrize("null", [False, True])
 def test_a_closed_gate_is_vanilla_whatever_the_queries(blocks, null):
-    model = randomised({"gate": "learned", "blocks": blocks, "null": null})
+    model = randomised({"gate": "learned", "blocks": blocks, "null_source": null})
     with torch.no_grad():
         model.residual.gates.zero_()
     vanilla = Transformer(SHAPE)
@@ -52,7 +52,7 @@ def steps_of_adam(model, steps):
 
 @pytest.mark.parametrize("blocks", [None, 3])
 def test_gates_open_after_one_step_and_the_routing_after_the_second(blocks):
-    model = Transformer(EXACT_NORMS, "delta", {"gate": "learned", "blocks": blocks, "null": True})
+    model = Transformer(EXACT_NORMS, "delta", {"gate": "learned", "blocks": blocks, "null_source": True})
     closed = gradients(model)
     assert (closed["residual.gates"][1:].abs() > tolerances.FLOAT64_GRADIENTS).all()
     for name, gradient in closed.items():
@@ -94,12 +94,12 @@ def test_sites_with_one_source_have_no_routing_to_learn(settings):
             for site in range(first):
                 model.residual.queries[site] += 100.0
         assert torch.equal(model(TOKENS), before)
-    assert Transformer(SHAPE, "delta", {**settings, "null": True}).inert_parameters() == set()
+    assert Transformer(SHAPE, "delta", {**settings, "null_source": True}).inert_parameters() == set()
 
 
 @pytest.mark.parametrize("config", [SHAPE, EXACT_NORMS], ids=["eps", "no eps"])
 def test_a_null_of_zeros_takes_weight_adds_nothing_and_learns_at_once(config):
-    model = Transformer(config, "delta", {"null": True})
+    model = Transformer(config, "delta", {"null_source": True})
     randomise(model.residual.queries)
     assert model(TOKENS).isfinite().all()
     found = gradients(model)
@@ -116,7 +116,7 @@ def test_a_null_of_zeros_takes_weight_adds_nothing_and_learns_at_once(config):
 
 
 def test_the_null_of_a_kind_reaches_its_own_sites_only():
-    model = randomised({"null": True})
+    model = randomised({"null_source": True})
     before = states(model)
     with torch.no_grad():
         model.residual.nulls[1] += 1.0  # of MLP sites: sublayer 0, attention, does not see it
@@ -126,7 +126,7 @@ def test_the_null_of_a_kind_reaches_its_own_sites_only():
 
 
 def test_site_0_with_a_null_learns_once_the_null_has_moved():
-    model = Transformer(EXACT_NORMS, "delta", {"null": True})
+    model = Transformer(EXACT_NORMS, "delta", {"null_source": True})
     randomise(model.residual.queries)
     zeros = torch.zeros(24)
     still = gradients(model)["residual.queries.0"]

@@ -177,3 +177,17 @@ def test_a_required_setting_that_is_not_given_is_assumed_and_said():
     other = run("--scheme", "mhar", "--set", "heads=4")
     assert "assumed" not in other.stdout
     assert "mhar heads=4" in other.stdout
+
+
+def test_settings_may_be_written_as_arms_are_named():
+    assert parse_settings(["conv=4,8,12", "scale=matched_heads:8", "blocks=8", "h_pre=false"]) == {
+        "conv": [4, 8, 12],
+        "scale": {"matched_heads": 8},
+        "blocks": 8,
+        "h_pre": False,
+    }
+    assert parse_settings(["conv=none", "conv_init=uniform"]) == {"conv": [], "conv_init": "uniform"}
+    assert parse_settings(["conv=[4, 8]", "scale={matched_heads: 8}"]) == {
+        "conv": [4, 8],
+        "scale": {"matched_heads": 8},
+    }

@@ -62,7 +62,7 @@ DEFAULTS = {
     },
     "dar": {"blocks": None, "self_kv": False},
     "deeploop": {"loops": 2, "scaling": "deeploop", "sandwich": True},
-    "delta": {"blocks": None, "heads": 1, "gate": "one", "null": False},
+    "delta": {"blocks": None, "heads": 1, "gate": "one", "null_source": False},
     "denseformer": {"dilation": 1, "period": 1},
     "hc": {"streams": 4, "dynamic": True, "tanh": True},
     "laurel": {"form": "rw", "rank": 16},
