@@ -99,10 +99,7 @@ class _Watched(ResidualScheme):
 def probe_run(folder: Path, slices: int, draws: int, tokens: int) -> ProbeResult:
     """The probe of the newest checkpoint in `folder`, on its first `tokens` validation tokens. InputError for a run
     without one routing head or without a checkpoint, or slices that do not divide the width."""
-    run = read_json(folder / "run.json")
-    if run is None:
-        raise InputError(f"{folder} is no run folder: give one, such as runs/STUDY/RUN")
-    config = RunConfig.model_validate(run["config"])
+    run, config = _read_run(folder)
     model = Transformer(config.model, config.scheme, config.scheme_settings, seed=config.seed)
     _check(model.residual, folder, config, slices)
     step = _load(model, folder)
@@ -175,6 +172,24 @@ def _site(site: int, sources: int, kl: Tensor) -> SiteProbe:
         dict(zip(TEMPERATURES, row.tolist(), strict=True)) for row in (kl[0], null.mean(0), spread)
     )
     return SiteProbe(site, sources, trained, mean, deviation)
+
+
+def _read_run(folder: Path) -> tuple[dict[str, Any], RunConfig]:
+    """run.json and the settings in it."""
+    try:
+        run = read_json(folder / "run.json")
+        if run is None:
+            raise InputError(f"{folder} is no run folder: give one, such as runs/STUDY/RUN")
+        if not isinstance(run, dict) or not {"config", "arm", "data_fingerprint", "eval_fingerprint"} <= run.keys():
+            raise ValueError(f"{folder / 'run.json'} is not what a plan writes")
+        return run, RunConfig.model_validate(run["config"])
+    except InputError:
+        raise
+    except ValueError as error:
+        what = str(error).splitlines()[0]
+        raise InputError(
+            f"{what}: run `python -m sweeps run STUDY.yaml` on a folder without it, or restore it"
+        ) from error
 
 
 def _check(scheme: ResidualScheme, folder: Path, config: RunConfig, slices: int) -> None:

@@ -14,6 +14,13 @@ from tests import tolerances
 SUBLAYERS = 8
 SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
 TOKENS = torch.randint(30, (2, 8), generator=torch.Generator().manual_seed(0))
+
+
+def with_rank(form, rank):
+    """Settings of a form, with a rank where it has one."""
+    return {"form": form} if form == "rw" else {"form": form, "rank": rank}
+
+
 FORMS = [{"form": "rw"}, {"form": "lr", "rank": 5}, {"form": "both", "rank": 5}, {"form": "both", "rank": 24}]
 every_form = pytest.mark.parametrize("settings", FORMS, ids=str)
 
@@ -78,14 +85,14 @@ def test_both_contains_the_two_others():
         with torch.no_grad():
             for parameter in getattr(both.residual, zeroed):
                 parameter.zero_()
-        one = Transformer(SHAPE, "laurel", {"form": form, "rank": 5})
+        one = Transformer(SHAPE, "laurel", with_rank(form, 5))
         one.load_state_dict({name: both.state_dict()[name] for name in one.state_dict()})
         torch.testing.assert_close(one(TOKENS), both(TOKENS), rtol=0, atol=tolerances.FLOAT64)
 
 
 @pytest.mark.parametrize("form", ["lr", "both"])
 def test_b_learns_from_the_first_step_and_a_from_the_second(form):
-    model = Transformer(SHAPE, "laurel", {"form": form, "rank": 5})
+    model = Transformer(SHAPE, "laurel", with_rank(form, 5))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0)
     for step in range(2):
         found = gradients(model)
@@ -105,7 +112,7 @@ def test_b_learns_from_the_first_step_and_a_from_the_second(form):
 @pytest.mark.parametrize("form", ["rw", "both"])
 @pytest.mark.parametrize("eps", [0.0, 1e-6])
 def test_the_ratio_of_the_weights_is_visible_everywhere_and_their_shift_nowhere(form, eps):
-    model = randomised({"form": form, "rank": 5}, SHAPE.model_copy(update={"norm_eps": eps}))
+    model = randomised(with_rank(form, 5), SHAPE.model_copy(update={"norm_eps": eps}))
     before, found = model(TOKENS), gradients(model)
     for i in range(SUBLAYERS):
         gradient = found[f"residual.weights.{i}"]
@@ -201,7 +208,8 @@ def test_settings_that_do_not_fit_are_named():
     for form in ("lr", "both"):
         with pytest.raises(ValueError, match="rank 25 is more than d_model 24: allowed are 1 to 24"):
             resolve_scheme(SHAPE, "laurel", {"form": form, "rank": 25})
-    resolve_scheme(SHAPE, "laurel", {"form": "rw", "rank": 25})  # where no rank is used
+    with pytest.raises(ValueError, match="rank 25 has no effect with form rw"):
+        resolve_scheme(SHAPE, "laurel", {"form": "rw", "rank": 25})
     with pytest.raises(ValidationError, match="Input should be 'rw', 'lr' or 'both'"):
         LaurelConfig(form="rw_lr")
     with pytest.raises(ValidationError, match="greater than 0"):

@@ -157,6 +157,16 @@ def test_a_run_without_one_routing_head_is_named(tmp_path, scheme, settings):
         probe_run(folder, 4, 2, 64)
 
 
+@pytest.mark.parametrize(
+    "content", ["{bad", "{}", "[]", '"x"', '{"config": 3, "arm": "a", "data_fingerprint": "", "eval_fingerprint": ""}']
+)
+def test_a_damaged_run_json_is_one_line(tmp_path, content):
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match="restore it") as found:
+        probe_run(tmp_path, 4, 2, 64)
+    assert "\n" not in str(found.value)
+
+
 def test_what_cannot_be_probed_says_what_is_allowed(tmp_path):
     with pytest.raises(InputError, match="is no run folder"):
         probe_run(tmp_path, 4, 2, 64)
