@@ -78,6 +78,9 @@ def source_names(count: NDArray[np.int64]) -> tuple[list[str], str]:
     """A label for each source, and what they are called, from the number of sources of each site."""
     most = int(count.max())
     numbers = [str(source) for source in range(most)]
+    if count[0] == 2:  # before anything was computed there is a learned null beside the embedding
+        rest, what = source_names(count - 1)
+        return ["null", *rest], what
     if all(count[site] == site + 1 for site in range(len(count))):
         return ["emb", *site_names(most - 1, readout=False)], "Source: embedding, then outputs"
     if count[0] == 1:

@@ -228,3 +228,10 @@ def test_without_telemetry_the_panel_says_what_is_needed(view):
     assert "at each evaluation" in panel.missing
     (panel,) = [panel for panel in gallery.panels(replace(view, curves=None)) if panel.name.startswith("depth-")]
     assert "run folders" in panel.missing
+
+
+def test_a_null_stands_before_the_embedding():
+    names, what = depth_attention.source_names(np.array([2, 3, 4, 5]))
+    assert names == ["null", "emb", "A1", "M1", "A2"]
+    assert what == "Source: embedding, then outputs"
+    assert depth_attention.source_names(np.array([2, 2, 3, 3]))[0] == ["null", "emb", "1"]
