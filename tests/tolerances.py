@@ -38,6 +38,8 @@ DRAWN_STD = 0.3
 # logits under bfloat16 autocast against float32, as a share of their norm: steps of 0.4% in some ten products, of which
 # low-rank queries make logits of order 10 (measured 0.001 to 0.023)
 BF16_LOGITS = 0.03
+# float64 on an accelerator against the CPU: other orders of sums, values up to about 1e2
+GPU_FLOAT64 = 1e-9
 # routing under bfloat16 autocast against routing of the same sources without it: nothing may differ
 EXACT = 0.0
 # a start drawn in float32 and scaled by two factors: two roundings in each of two routes
