@@ -1,4 +1,4 @@
-"""Every residual scheme on an accelerator: the numbers of the CPU, in training precision too. Run by `make test-gpu`."""
+"""Every residual scheme on an accelerator: the CPU's numbers, and training in bfloat16. Run by `make test-gpu`."""
 
 import pytest
 import torch
