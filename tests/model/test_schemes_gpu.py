@@ -45,7 +45,8 @@ def outcome(model, device, documents):
     documents = None if documents is None else documents.to(device)
     logits = model(tokens().to(device), doc_ids_BT=documents)
     token_loss_sum(logits, tokens(1).to(device)).backward()
-    return logits.detach().cpu(), {name: p.grad.cpu() for name, p in model.named_parameters()}
+    # cloned: moving the model to another device moves its gradients in place
+    return logits.detach().cpu(), {name: p.grad.cpu().clone() for name, p in model.named_parameters()}
 
 
 @every_arm
