@@ -169,6 +169,7 @@ class _Attempt:
                 run_loop(self.module, batches, after, self.device)
             except Diverged as error:
                 return self._diverged(str(error))
+            self.module.model.to(self.device)  # Lightning leaves it on the CPU when its loop ends
         if self.stop.requested:
             return Result("interrupted", f"stopped after step {self.recorder.step}", step=self.recorder.step)
         return self._finish()
