@@ -219,9 +219,6 @@ class Msar(ResidualScheme):
     def check(config: Any, model: ModelConfig) -> None:
         check_blocks(config, model.layers)
         count = config.streams
-        without = "" if kernels(config) else "without convolutions"
-        mixed = "" if config.h_pre and count > 1 else "without weights of the streams"
-        refuse_idle(config, {"conv_owner": without, "conv_init": without, "h_pre_std": mixed})
         if config.conv is None and count not in DEFAULT_KERNELS:
             allowed = ", ".join(str(number) for number in DEFAULT_KERNELS)
             raise ValueError(
@@ -232,6 +229,9 @@ class Msar(ResidualScheme):
                 f"conv {list(config.conv)} has {len(config.conv)} kernels for {count} streams: allowed are {count - 1} "
                 "(the first stream is the source itself), or none"
             )
+        without = "" if kernels(config) else "without convolutions"
+        mixed = "" if config.h_pre and count > 1 else "without weights of the streams"
+        refuse_idle(config, {"conv_owner": without, "conv_init": without, "h_pre_std": mixed})
         check_kernels(kernels(config), model.seq_len)
 
     @classmethod
