@@ -33,7 +33,8 @@ class SchemeConfig(Settings):
 
 
 MOST_STREAMS = 64
-"""Streams that a scheme may have: ten times what any source uses, and a slip is found before it takes all memory."""
+"""Streams that a scheme may have: four times the most that a source uses (xHC, 16); a slip is found before it takes all
+memory."""
 
 
 def refuse_idle(config: SchemeConfig, reasons: Mapping[str, str]) -> None:

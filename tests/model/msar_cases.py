@@ -6,6 +6,7 @@ import torch.nn.functional as F
 
 from model.config import ModelConfig
 from model.transformer import Transformer
+from tests.model.randomise import randomise
 
 SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=12, norm_eps=1e-6)
 TOKENS = torch.randint(30, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -25,11 +26,7 @@ arms = pytest.mark.parametrize("settings", ARMS, ids=str)
 
 def randomised(settings, scheme="msar", shape=SHAPE):
     model = Transformer(shape, scheme, settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def convolved(x, taps, documents):

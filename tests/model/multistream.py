@@ -8,6 +8,7 @@ from model.config import ModelConfig
 from model.loss import token_loss_sum
 from model.transformer import Transformer
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SHAPE = ModelConfig(d_model=24, layers=3, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
 EXACT_NORM = SHAPE.model_copy(update={"norm_eps": 0.0})
@@ -24,11 +25,7 @@ LARGE = {  # by size: width and layers
 def randomised(scheme, settings, config=SHAPE, scale=0.5):
     """A model in the middle of training, so to speak: the scheme's parameters are not at their start."""
     model = Transformer(config, scheme, settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += scale * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model, scale)
 
 
 def sublayers(model):

@@ -11,6 +11,7 @@ from model.residual.attnres import AttnRes, AttnResConfig, actual_blocks, block_
 from model.residual.mhar import Mhar, MharConfig
 from model.transformer import Transformer
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SITES = 9  # 8 sublayers: 3 blocks are 3 + 3 + 2, 5 asked for are 4 of 2
 SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
@@ -26,11 +27,7 @@ def float64():
 
 def randomised(scheme, settings, config=SHAPE):
     model = Transformer(config, scheme, settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def gradients(model, logits):

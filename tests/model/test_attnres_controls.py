@@ -16,6 +16,7 @@ from model.transformer import Transformer
 from sweeps.settings import OptimizerConfig
 from sweeps.train.optimizer import build_optimizer, set_learning_rate
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=12, norm_eps=1e-6)
 TOKENS = torch.randint(30, (2, 12), generator=torch.Generator().manual_seed(0))
@@ -31,11 +32,7 @@ def float64():
 
 def randomised(scheme, settings, config=SHAPE):
     model = Transformer(config, scheme, settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def copied(model, scheme, settings):

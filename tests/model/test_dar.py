@@ -14,6 +14,7 @@ from model.residual.base import Context
 from model.residual.dar import Dar, DarConfig
 from model.transformer import Transformer
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
 SUBLAYERS = 8  # blocks 3: 3 + 3 + 2
@@ -36,11 +37,7 @@ def float64():
 
 def randomised(settings, scheme="dar", config=SHAPE):
     model = Transformer(config, scheme, settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def gradients(model, logits):

@@ -21,6 +21,7 @@ from sweeps.settings import OptimizerConfig
 from sweeps.study import load_study
 from sweeps.train.optimizer import build_optimizer
 from tests import tolerances
+from tests.model.randomise import randomise
 from tests.sweeps.studies import SIZE, write_study
 
 SHAPE = ModelConfig(d_model=24, layers=2, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
@@ -42,11 +43,7 @@ def float64():
 
 def randomised(settings, config=SHAPE):
     model = Transformer(config, "deeploop", settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def loss_of(logits):

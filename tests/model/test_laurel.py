@@ -10,6 +10,7 @@ from model.loss import token_loss_sum
 from model.residual.laurel import Laurel, LaurelConfig, spread_columns
 from model.transformer import Transformer
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SUBLAYERS = 8
 SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=8, norm_eps=1e-6)
@@ -34,11 +35,7 @@ def float64():
 
 def randomised(settings, config=SHAPE):
     model = Transformer(config, "laurel", settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def gradients(model, logits=None):

@@ -16,6 +16,7 @@ from model.transformer import Transformer
 from sweeps.settings import OptimizerConfig
 from sweeps.train.optimizer import build_optimizer, set_learning_rate
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SHAPE = ModelConfig(d_model=32, layers=4, heads=4, kv_heads=2, d_ff=48, vocab=40, seq_len=12, norm_eps=0.0)
 ARMS = [(name, settings) for name in scheme_names() for settings in load_scheme(name).examples]
@@ -36,11 +37,7 @@ def tokens(shape=(3, 12), seed=0):
 def randomised(scheme, settings, config=SHAPE):
     """A model in the middle of training, so to speak: the scheme's parameters are not at their start."""
     model = Transformer(config, scheme, settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def loss_and_gradients(model, seed=0):

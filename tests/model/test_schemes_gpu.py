@@ -10,6 +10,7 @@ from model.transformer import Transformer
 from sweeps.settings import OptimizerConfig
 from sweeps.train.optimizer import build_optimizer, set_learning_rate
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SHAPE = ModelConfig(d_model=32, layers=4, heads=4, kv_heads=2, d_ff=48, vocab=40, seq_len=12)
 ARMS = [(name, settings) for name in scheme_names() for settings in load_scheme(name).examples]
@@ -32,11 +33,7 @@ def tokens(seed=0):
 
 def randomised(scheme, settings):
     model = Transformer(SHAPE, scheme, settings)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def outcome(model, device, documents):

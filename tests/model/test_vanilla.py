@@ -12,6 +12,7 @@ from model.residual._control_conv import MixedConvs, check_kernels
 from model.residual.vanilla import Vanilla, VanillaConfig
 from model.transformer import Transformer
 from tests import tolerances
+from tests.model.randomise import randomise
 
 SITES = 9
 SHAPE = ModelConfig(d_model=24, layers=4, heads=2, d_ff=32, vocab=30, seq_len=12, norm_eps=1e-6)
@@ -29,11 +30,7 @@ def float64():
 
 def randomised(conv):
     model = Transformer(SHAPE, "vanilla", {"conv": conv})
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.residual.parameters():
-            parameter += 0.5 * torch.randn(parameter.shape, generator=generator)
-    return model
+    return randomise(model)
 
 
 def loss(model):
