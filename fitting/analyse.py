@@ -1,22 +1,23 @@
-"""One study in, one `IsoLossResult` out: gate, points, each arm's own fit, the joint fit, both speedups."""
+"""One study in, one `IsoLossResult` out: gate, points, own fits, the joint fit, the speedups on every axis."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from fitting.describe import budgets_needed, fit_results, no_trend, not_fitted
-from fitting.fit import OBJECTIVE, CurveFit, fit_curves
+from fitting.axes import net_speedup, other_axes
+from fitting.fit import CurveFit
+from fitting.floor import floor_scan
 from fitting.gate import gate
-from fitting.points import curve_points, pairing
-from fitting.policy import Policy, alone, parse_policy, pinned
+from fitting.joint import Joint, Options, own_fit, points_hash
+from fitting.objective import LEAST_SQUARES, Objective
+from fitting.point_speedup import means, point_speedups
+from fitting.points import curve_points
+from fitting.policy import parse_policy
 from fitting.result import CurvePoint, Exclusion, FitResult, IsoLossResult, Speedup
-from fitting.solver import Array
+from fitting.seeds import SeedNoise, seed_noise
 from fitting.sources import StudyTable, reconstructions
-from fitting.speedup import curve_speedup, point_speedups, speedup_result
-from fitting.uncertainty import LEVEL, Strata, strata
+from fitting.speedup import Curve, curve_of
+from fitting.uncertainty import LEVEL
 from sweeps.schema import InputError
 
 DEFAULT_REFERENCES = ("vanilla", "baseline")
@@ -29,6 +30,8 @@ def analyse(
     E: str | float = "shared",
     beta: str | float = "shared",
     loss: str = "val",
+    points: str = "min",
+    objective: Objective = LEAST_SQUARES,
     allow_mixed: bool = False,
     level: float = LEVEL,
 ) -> IsoLossResult:
@@ -37,101 +40,55 @@ def analyse(
     Raises InputError for options that do not exist here and for runs that cannot be compared. A reference, or all other
     arms, without enough budgets is not an exception: the result says so in `failure`.
     """
-    E_policy = parse_policy("--E", E, zero=True)
-    beta_policy = parse_policy("--beta", beta, zero=False)
+    options = Options(parse_policy("--E", E, zero=True), parse_policy("--beta", beta, zero=False), objective, level)
     gated = gate(study, loss, allow_mixed)
-    points, not_best, notes = curve_points(gated.rows)
-    by_arm = {arm: [point for point in points if point.arm == arm] for arm in study.order}
-    left_out = gated.excluded + not_best
+    used, not_best, notes = curve_points(gated.rows)
+    by_arm = {arm: [point for point in used if point.arm == arm] for arm in study.order}
+    excluded = gated.excluded + not_best
+    left_out = {arm: {one.run: one.reason for one in excluded if one.arm == arm} for arm in by_arm}
     chosen, how = _reference(study, reference)
     own: dict[str, CurveFit] = {}
     fits: dict[str, FitResult] = {}
     for arm, mine in by_arm.items():
-        fits[arm], fit = _own_fit(arm, mine, E_policy, beta_policy, level)
-        if fit is not None and fits[arm].ok:
+        fits[arm], fit = own_fit(arm, mine, options, left_out[arm])
+        if fit is not None:
             own[arm] = fit
-    joint = _Joint(own, by_arm, E_policy, beta_policy, level)
-    speedups = []
+    joint = Joint({arm: by_arm[arm] for arm in own}, options)
+    noise = seed_noise(gated.rows, joint.points, joint.label) if joint.fit is not None else SeedNoise(0.0, 0, 0.0)
+    joint.measured(noise)
+    joint.describe(left_out, {arm: points_hash(mine) for arm, mine in by_arm.items()})
+    speedups: list[Speedup] = []
     if fits[chosen].ok:
-        for arm in by_arm:
-            if arm != chosen:
-                speedups.append(_speedup(arm, chosen, by_arm, fits, own, joint, level))
+        speedups = [_speedup(arm, chosen, by_arm, fits, own, joint) for arm in by_arm if arm != chosen]
+    comparable = joint.fit is not None and chosen in own
     alone_note = (f"one arm ({chosen}): fitted without speedups",) if len(by_arm) == 1 else ()
+    seed_note = (noise.sentence,) if noise.dof else ()
     return IsoLossResult(
         study=study.name,
         reference=chosen,
         loss=loss,
-        E_policy=str(E) if isinstance(E_policy, str) else f"{E_policy:.12g}",
-        beta_policy=str(beta) if isinstance(beta_policy, str) else f"{beta_policy:.12g}",
+        E_policy=str(E) if isinstance(options.E, str) else f"{options.E:.12g}",
+        beta_policy=str(beta) if isinstance(options.beta, str) else f"{options.beta:.12g}",
         fits=tuple(fits.values()),
         joint=tuple(joint.fits[arm] for arm in by_arm if arm in joint.fits),
         joint_status=joint.status,
         speedups=tuple(speedups),
-        excluded=left_out,
-        notes=gated.notes + reconstructions(study.rows) + how + alone_note + notes,
-        settings={"objective": OBJECTIVE, "level": level, "allow_mixed": allow_mixed, "paired_by": joint.paired_by},
-        points=points,
-        failure=_failure(study, chosen, fits, left_out),
+        excluded=excluded,
+        notes=gated.notes + reconstructions(study.rows) + how + alone_note + notes + seed_note,
+        settings={
+            "objective": objective.name,
+            "points": points,
+            "level": level,
+            "allow_mixed": allow_mixed,
+            "paired_by": joint.paired_by,
+        },
+        points=used,
+        failure=_failure(study, chosen, fits, excluded),
+        choices=joint.choices() if comparable else (),
+        axes=other_axes(by_arm, chosen, options) if speedups else (),
+        net=tuple(net_speedup(one, by_arm) for one in speedups),
+        floor=floor_scan(joint, chosen, noise) if comparable else None,
     )
-
-
-class _Joint:
-    """The joint fit of all arms that could be fitted alone; empty with fewer than two."""
-
-    def __init__(
-        self,
-        own: Mapping[str, CurveFit],
-        by_arm: Mapping[str, Sequence[CurvePoint]],
-        E: Policy,
-        beta: Policy,
-        level: float,
-    ) -> None:
-        self.fits: dict[str, FitResult] = {}
-        self.fit: CurveFit | None = None
-        self.spread: Strata | None = None
-        self.paired_by = ""
-        self.status = "no joint fit: fewer than two arms can be fitted"
-        if len(own) < 2:
-            return
-        points = [point for arm in own for point in by_arm[arm]]
-        self.fit = fit_curves(*_logs(points), [point.arm for point in points], E=E, beta=beta)
-        labels, self.paired_by = pairing(points)
-        self.budget_n = labels[self.fit.order]
-        self.spread = strata(self.fit, self.budget_n)
-        what = f"joint fit of {len(own)} arms ({_shared('E', E)}, {_shared('beta', beta)})"
-        self.fits = fit_results(self.fit, self.spread, self.budget_n, by_arm, level, what)
-        first = next(iter(self.fits.values()))
-        self.status = first.status if first.ok else f"no joint fit: {first.status}"
-
-
-def _shared(name: str, policy: Policy) -> str:
-    if isinstance(policy, str):
-        return f"{name} shared" if policy == "shared" else f"{name} free for each arm"
-    return f"{name} = {policy:g} given"
-
-
-def _logs(points: Sequence[CurvePoint]) -> tuple[Array, Array]:
-    return np.log([point.flops for point in points]), np.log([point.loss for point in points])
-
-
-def _own_fit(
-    arm: str, points: Sequence[CurvePoint], E: Policy, beta: Policy, level: float
-) -> tuple[FitResult, CurveFit | None]:
-    too_few = budgets_needed(len(points), E, beta)
-    if too_few:
-        return not_fitted(arm, points, f"not fitted: {too_few}"), None
-    lowest = min(point.loss for point in points)
-    if not isinstance(E, str) and lowest <= E:
-        reason = f"not fitted: its lowest loss {lowest:.6g} is at or below the given E = {E:.6g}"
-        return not_fitted(arm, points, reason), None
-    log_flops, log_loss = _logs(points)
-    if not pinned(beta) and float(np.ptp(log_flops)) == 0:
-        return not_fitted(arm, points, "not fitted: all budgets have the same FLOPs"), None
-    fit = fit_curves(log_flops, log_loss, [arm] * len(points), E=alone(E), beta=alone(beta))
-    flat = "" if pinned(beta) else no_trend(log_flops, log_loss, fit)
-    if flat:
-        return not_fitted(arm, points, flat), None
-    return fit_results(fit, strata(fit, None), None, {arm: points}, level, "fitted alone")[arm], fit
 
 
 def _reference(study: StudyTable, asked: str | None) -> tuple[str, tuple[str, ...]]:
@@ -155,16 +112,29 @@ def _speedup(
     by_arm: Mapping[str, Sequence[CurvePoint]],
     fits: Mapping[str, FitResult],
     own: Mapping[str, CurveFit],
-    joint: _Joint,
-    level: float,
+    joint: Joint,
 ) -> Speedup:
+    level = joint.options.level
     points = point_speedups(own[reference], fits[reference], by_arm[arm], joint.spread, len(joint.fits), level)
-    if joint.fit is None or joint.spread is None or arm not in joint.fits or not joint.fits[arm].ok:
+    geometric, arithmetic, status = means(points)
+    if joint.fit is None or arm not in joint.fits or not joint.fits[arm].ok:
         reason = fits[arm].status if not fits[arm].ok else joint.status
-        return speedup_result(arm, reference, (None, None, f"undefined: {reason}", ()), points)
-    budgets = sorted({math.exp(math.log(point.flops)) for name in (reference, arm) for point in by_arm[name]})
-    curve = curve_speedup(joint.fit, joint.spread, joint.budget_n, reference, arm, budgets, level, joint.paired_by)
-    return speedup_result(arm, reference, curve, points)
+        curve = Curve(None, None, f"undefined: {reason}")
+    else:
+        curve = curve_of(joint, reference, arm)
+    return Speedup(
+        arm,
+        reference,
+        curve.value,
+        curve.interval,
+        curve.status,
+        points,
+        geometric,
+        arithmetic,
+        status,
+        curve.by_budget,
+        curve.gap,
+    )
 
 
 def _failure(

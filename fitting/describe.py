@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from fitting.fit import OBJECTIVE, CurveFit
+from fitting.bootstrap import Resamples
+from fitting.fit import CurveFit
+from fitting.objective import Array, Objective
 from fitting.policy import Policy, pinned
 from fitting.result import CurvePoint, FitResult, Interval
-from fitting.solver import Array
-from fitting.uncertainty import Ends, Strata, covariance, profile_intervals
+from fitting.uncertainty import Ends, Strata, covariance
 
 NAMES = ("log_A", "beta", "E")
 TREND_LEVEL = 0.05  # a slope or curve that chance gives this often is no trend
@@ -65,7 +67,14 @@ def no_trend(log_flops: Array, log_loss: Array, fit: CurveFit) -> str:
     )
 
 
-def not_fitted(arm: str, points: Sequence[CurvePoint], reason: str) -> FitResult:
+def not_fitted(
+    arm: str,
+    points: Sequence[CurvePoint],
+    reason: str,
+    objective: Objective,
+    left_out: Mapping[str, str],
+    data_hash: str,
+) -> FitResult:
     """The result of an arm without a fit."""
     return FitResult(
         arm=arm,
@@ -79,7 +88,7 @@ def not_fitted(arm: str, points: Sequence[CurvePoint], reason: str) -> FitResult
         covariance=None,
         n=len(points),
         degrees_of_freedom=0,
-        objective=OBJECTIVE,
+        objective=objective.name,
         objective_value=None,
         starts=0,
         starts_at_best=0,
@@ -88,6 +97,8 @@ def not_fitted(arm: str, points: Sequence[CurvePoint], reason: str) -> FitResult
         scale_flops=1.0,
         flops_range=(min(p.flops for p in points), max(p.flops for p in points)) if points else None,
         run_ids=tuple(run for point in points for run in point.run_ids),
+        data_hash=data_hash,
+        left_out=left_out,
     )
 
 
@@ -98,21 +109,76 @@ def fit_results(
     points: Mapping[str, Sequence[CurvePoint]],
     level: float,
     what: str,
+    ends: Mapping[tuple[str, str], Ends],
+    resamples: Resamples | None,
+    left_out: Mapping[str, Mapping[str, str]],
+    data_hash: Mapping[str, str],
 ) -> dict[str, FitResult]:
-    """The result of every arm of `fit`. `what` begins the status sentence ("fitted alone", "joint fit of 4 arms")."""
-    ends = profile_intervals(fit, spread, budget_n, level)
-    spread_pp = covariance(fit, spread, budget_n)
-    return {name: _one(fit, name, ends, spread_pp, points[name], level, what) for name in fit.names}
+    """The result of every arm of `fit`. `what` begins the status sentence ("fitted alone", "joint fit of 4 arms");
+    intervals are the profile's `ends`, or with Huber's loss those of `resamples`."""
+    usable = resamples if resamples is not None and not resamples.refusal else None
+    if fit.objective.likelihood:
+        spread_pp = covariance(fit, spread, budget_n)
+    elif usable is not None:
+        spread_pp = np.cov(usable.theta_bp, rowvar=False).reshape(fit.design.size, fit.design.size)
+    else:
+        spread_pp = np.full((fit.design.size, fit.design.size), math.nan)
+    found = {}
+    for name in fit.names:
+        if fit.objective.likelihood:
+            intervals = _profile_intervals(fit, name, ends, level)
+        else:
+            intervals = {} if usable is None else _bootstrap_intervals(fit, name, usable, level)
+        result = _one(fit, name, intervals, ends, spread_pp, points[name], level, what, resamples)
+        hashed = data_hash.get(name, "")
+        found[name] = replace(result, left_out=left_out.get(name, {}), data_hash=hashed)
+    return found
+
+
+def _profile_intervals(
+    fit: CurveFit, name: str, ends: Mapping[tuple[str, str], Ends], level: float
+) -> dict[str, Interval]:
+    intervals = {}
+    for i, column in enumerate(fit.columns(name)):
+        found = ends.get((name, NAMES[i]))
+        if not fit.free_p[column] or found is None:
+            continue
+        if NAMES[i] == "log_A" and (found.open_low or found.open_high):
+            continue
+        low, high = (math.exp(found.low), math.exp(found.high)) if i == 0 else (found.low, found.high)
+        sided = ", one-sided" if found.open_low or found.open_high else ""
+        method = f"{found.method} with Student t, {found.dof:.3g} degrees of freedom{sided}"
+        intervals["A" if i == 0 else NAMES[i]] = Interval(low, high, level, method)
+    return intervals
+
+
+def _bootstrap_intervals(fit: CurveFit, name: str, resamples: Resamples, level: float) -> dict[str, Interval]:
+    a, b, e = fit.columns(name)
+    drawn = {
+        "A": resamples.theta_bp[:, a] + resamples.theta_bp[:, b] * fit.origin,
+        "beta": resamples.theta_bp[:, b],
+        "E": resamples.theta_bp[:, e],
+    }
+    intervals = {}
+    for (key, values), column in zip(drawn.items(), (a, b, e), strict=True):
+        if fit.free_p[column]:
+            low, high = resamples.ends(values, level)
+            if key == "A":
+                low, high = math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
+            intervals[key] = Interval(low, high, level, resamples.method)
+    return intervals
 
 
 def _one(
     fit: CurveFit,
     name: str,
+    intervals: Mapping[str, Interval],
     ends: Mapping[tuple[str, str], Ends],
     covariance_pp: Array,
     points: Sequence[CurvePoint],
     level: float,
     what: str,
+    resamples: Resamples | None,
 ) -> FitResult:
     law = fit.law(name)
     columns = fit.columns(name)
@@ -120,34 +186,30 @@ def _one(
     mine = [columns[i] for i in free]
     block = covariance_pp[np.ix_(mine, mine)]
     dof = fit.degrees_of_freedom
+
+    def failed(reason: str) -> FitResult:
+        return not_fitted(name, points, f"failed: {reason}", fit.objective, {}, "")
+
     if not (math.isfinite(law.log_A) and abs(law.log_A) < 700 and np.all(np.isfinite(theta_of(fit, columns)))):
-        return not_fitted(name, points, "failed: the fit has no finite minimum; check the losses and FLOPs")
-    if dof > 0 and not np.all(np.isfinite(block)):
-        return not_fitted(name, points, "failed: the covariance is not finite, so the points do not fix the parameters")
+        return failed("the fit has no finite minimum; check the losses and FLOPs")
+    known = bool(np.all(np.isfinite(block)))
+    if dof > 0 and fit.objective.likelihood and not known:
+        return failed("the covariance is not finite, so the points do not fix the parameters")
     at_bound = tuple(NAMES[i] for i in free if fit.bound_p[columns[i]])
-    intervals = {}
-    for i in free:
-        found = ends.get((name, NAMES[i]))
-        if found is None or (NAMES[i] == "log_A" and (found.open_low or found.open_high)):
-            continue
-        low, high = (math.exp(found.low), math.exp(found.high)) if i == 0 else (found.low, found.high)
-        sided = ", one-sided" if found.open_low or found.open_high else ""
-        method = f"profile with Student t, {found.dof:.3g} degrees of freedom{sided}"
-        intervals["A" if i == 0 else NAMES[i]] = Interval(low, high, level, method)
     return FitResult(
         arm=name,
         ok=True,
-        status=_sentence(fit, name, free, ends, at_bound, points, level, what),
+        status=_sentence(fit, name, free, ends, at_bound, points, level, what, resamples),
         A=math.exp(law.log_A),
         beta=law.beta,
         E=law.E,
         intervals=intervals,
         parameters=tuple(NAMES[i] for i in free),
-        covariance=tuple(tuple(map(float, row)) for row in block) if dof > 0 else None,
+        covariance=tuple(tuple(map(float, row)) for row in block) if dof > 0 and known else None,
         n=fit.n,
         degrees_of_freedom=dof,
-        objective=OBJECTIVE,
-        objective_value=fit.total,
+        objective=fit.objective.name,
+        objective_value=fit.objective.reported(fit.total),
         starts=fit.starts,
         starts_at_best=fit.starts_at_best,
         condition_number=fit.condition_number(),
@@ -172,6 +234,7 @@ def _sentence(
     points: Sequence[CurvePoint],
     level: float,
     what: str,
+    resamples: Resamples | None,
 ) -> str:
     dof = fit.degrees_of_freedom
     parts = [f"{what}, {len(points)} {_plural(len(points), 'budget')}, {dof} {_plural(dof, 'degree')} of freedom"]
@@ -182,6 +245,8 @@ def _sentence(
         )
     if at_bound:
         parts.append(f"at a bound: {', '.join(at_bound)} (its interval is one-sided)")
+    if not fit.objective.likelihood and resamples is not None and resamples.refusal:
+        parts.append(resamples.refusal)
     floor = ends.get((name, "E"))
     if floor is not None and (floor.open_low or floor.open_high):
         reached = " and ".join(

@@ -1,8 +1,9 @@
 """Fit L(C) = A * C^-beta + E to one arm, or to several arms that share beta, E or both.
 
-Minimises the SUM of squared residuals of log L (a Gaussian likelihood), log C taken from its mean (C over its
-geometric mean), parameters log A, beta, E with 0 <= E < min L, from 12 starts. The arms and points are put into an
-order that depends on the data alone, so that neither shuffled rows nor renamed or swapped arms change a bit.
+Minimises the SUM over points of the objective (`fitting.objective`: by default squared residuals of log L), log C taken
+from its mean (C over its geometric mean), parameters log A, beta, E with 0 <= E < min L, from 12 starts. The arms and
+points are put into an order that depends on the data alone, so that neither shuffled rows nor renamed or swapped arms
+change a bit.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fitting.laws import Law
+from fitting.objective import LEAST_SQUARES, Array, Objective
 from fitting.policy import Policy
-from fitting.solver import Array, Design, polish, solve
+from fitting.solver import Design, polish, solve
 
-OBJECTIVE = "least squares: sum of squared residuals of log L"
 BETA_BOUNDS = (1e-4, 5.0)
 AT_BOUND = 1e-6
 # Shares of min L at which E starts, each with a factor on the slope that a straight line through log(L - E) gives.
@@ -29,7 +30,8 @@ class CurveFit:
     """The minimum. Points and arms are in the fit's own order: `names[k]` is arm k, `order` the rows as given.
 
     theta_p: parameters, log A at the origin `origin` of log C; residual_n, jacobian_np at it; `free_p` marks
-    parameters that were estimated, `bound_p` those of them that ended at a bound.
+    parameters that were estimated, `bound_p` those of them that ended at a bound; `total` is the sum of squares, or
+    twice the sum of Huber's loss.
     """
 
     design: Design
@@ -48,6 +50,7 @@ class CurveFit:
     total: float
     starts: int
     starts_at_best: int
+    objective: Objective = LEAST_SQUARES
 
     @property
     def n(self) -> int:
@@ -78,7 +81,14 @@ class CurveFit:
 
 
 def fit_curves(
-    log_flops: Array, log_loss: Array, arms: list[str], *, E: Policy, beta: Policy, weight: float = 1.0
+    log_flops: Array,
+    log_loss: Array,
+    arms: list[str],
+    *,
+    E: Policy,
+    beta: Policy,
+    weight: float = 1.0,
+    objective: Objective = LEAST_SQUARES,
 ) -> CurveFit:
     """Fit the points (log_flops [n], log_loss [n], arms [n] names) under the two policies.
 
@@ -107,12 +117,12 @@ def fit_curves(
     start_bp = _starts(design, x_n, y_n, lower, upper)
     tile = (len(start_bp), 1)
     thetas, totals = solve(
-        design, np.tile(x_n, tile), y_n, start_bp, np.tile(lower, tile), np.tile(upper, tile), weight
+        design, np.tile(x_n, tile), y_n, start_bp, np.tile(lower, tile), np.tile(upper, tile), weight, objective
     )
     best = int(np.argmin(totals))
-    theta = polish(design, x_n, y_n, thetas[best], lower, upper, weight)
-    (residual,), (jacobian,) = design.evaluate(theta[None], x_n[None], y_n, 1.0)
-    total = float(np.sum(residual**2))
+    theta = polish(design, x_n, y_n, thetas[best], lower, upper, objective)
+    (residual,), (jacobian,) = design.evaluate(theta[None], x_n[None], y_n[None])
+    total = float(np.sum(objective.twice(residual)))
     # Below about 1e-24 a point, sums of squares are rounding: starts that get there agree.
     agree = totals / weight**2 <= total * (1 + 1e-6) + 1e-24 * len(x_n)
     free = lower < upper
@@ -135,6 +145,7 @@ def fit_curves(
         total,
         len(start_bp),
         int(agree.sum()),
+        objective,
     )
 
 

@@ -23,6 +23,10 @@ class Law:
         """The loss at `flops` training FLOPs, nats per token."""
         return math.exp(self.log_A - self.beta * math.log(flops)) + self.E
 
+    def slope(self, flops: float) -> float:
+        """dL / d ln C at `flops`, nats per token: -beta (L - E)."""
+        return -self.beta * math.exp(self.log_A - self.beta * math.log(flops))
+
     def log_flops(self, loss: float) -> float | None:
         """ln C at which the curve reaches `loss`; None at or below E, where it never does."""
         if loss <= self.E:

@@ -7,18 +7,25 @@ that the speedups rest on (the joint one where there is one) and under `own` the
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from fitting.result import (
+    AxisSpeedup,
+    ChoiceTest,
     CurveAtBudget,
+    CurveGap,
     CurvePoint,
     Exclusion,
     FitResult,
+    FloorRow,
+    FloorScan,
     Interval,
     IsoLossResult,
+    NetAtSize,
+    NetSpeedup,
     PointSpeedup,
     Speedup,
 )
@@ -49,9 +56,9 @@ def _study(result: IsoLossResult) -> dict[str, Any]:
     joint = {fit.arm: fit for fit in result.joint}
     fits = {}
     for fit in result.fits:
-        fits[fit.arm] = _fit(joint.get(fit.arm, fit)) | {
+        fits[fit.arm] = joint.get(fit.arm, fit).to_json() | {
             "joint": fit.arm in joint,
-            "own": _fit(fit),
+            "own": fit.to_json(),
             "points": [
                 point.__dict__ | {"run_ids": list(point.run_ids)} for point in result.points if point.arm == fit.arm
             ],
@@ -65,65 +72,51 @@ def _study(result: IsoLossResult) -> dict[str, Any]:
         "joint_status": result.joint_status,
         "notes": list(result.notes),
         "failure": result.failure,
+        "choices": [one.__dict__.copy() for one in result.choices],
+        "speedup_of_E": None if result.floor is None else asdict(result.floor),
     }
+    axes: dict[str, dict[str, Any]] = {one.arm: {} for one in result.speedups}
+    for one in result.axes:
+        axes[one.arm][one.axis] = {"curve": one.curve, **_interval(one.interval), "status": one.status}
+    net = {one.arm: _net(one) for one in result.net}
     return {
         "fits": fits,
-        "speedups": {one.arm: _speedup(one) for one in result.speedups},
+        "speedups": {
+            one.arm: _speedup(one) | {"axes": axes[one.arm], "net": net.get(one.arm)} for one in result.speedups
+        },
         "excluded": [one.__dict__.copy() for one in result.excluded],
         "settings": settings,
     }
 
 
-def _fit(fit: FitResult) -> dict[str, Any]:
+def _interval(interval: Interval | None) -> dict[str, Any]:
     return {
-        "ok": fit.ok,
-        "A": fit.A,
-        "beta": fit.beta,
-        "E": fit.E,
-        "interval": {name: [one.low, one.high] for name, one in fit.intervals.items()},
-        "interval_level": next((one.level for one in fit.intervals.values()), None),
-        "interval_method": {name: one.method for name, one in fit.intervals.items()},
-        "status": fit.status,
-        "parameters": list(fit.parameters),
-        "covariance": None if fit.covariance is None else [list(row) for row in fit.covariance],
-        "n": fit.n,
-        "degrees_of_freedom": fit.degrees_of_freedom,
-        "objective": fit.objective,
-        "objective_value": fit.objective_value,
-        "starts": fit.starts,
-        "starts_at_best": fit.starts_at_best,
-        "condition_number": _finite(fit.condition_number),
-        "at_bound": list(fit.at_bound),
-        "scale_flops": fit.scale_flops,
-        "flops_range": None if fit.flops_range is None else list(fit.flops_range),
-        "run_ids": list(fit.run_ids),
+        "interval": None if interval is None else [interval.low, interval.high],
+        "interval_level": None if interval is None else interval.level,
+        "interval_method": None if interval is None else interval.method,
     }
 
 
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _ends(interval: Interval | None) -> list[float] | None:
-    return None if interval is None else [interval.low, interval.high]
+def _net(one: NetSpeedup) -> dict[str, Any]:
+    return {
+        "value": one.value,
+        **_interval(one.interval),
+        "rate_ratio": one.rate_ratio,
+        "by_size": [size.__dict__.copy() for size in one.by_size],
+        "status": one.status,
+    }
 
 
 def _speedup(one: Speedup) -> dict[str, Any]:
     return {
         "reference": one.reference,
         "curve": one.curve,
-        "interval": _ends(one.curve_interval),
-        "interval_level": None if one.curve_interval is None else one.curve_interval.level,
-        "interval_method": None if one.curve_interval is None else one.curve_interval.method,
+        **_interval(one.curve_interval),
         "status": one.curve_status,
+        "gap": None if one.gap is None else one.gap.__dict__.copy(),
         "curve_by_budget": [point.__dict__.copy() for point in one.curve_by_budget],
         "point": [
-            point.__dict__
-            | {
-                "interval": _ends(point.interval),
-                "interval_level": None if point.interval is None else point.interval.level,
-                "interval_method": None if point.interval is None else point.interval.method,
-            }
+            {key: value for key, value in point.__dict__.items() if key != "interval"} | _interval(point.interval)
             for point in one.points
         ],
         "means": {"geometric": one.point_geometric, "arithmetic": one.point_arithmetic},
@@ -133,7 +126,10 @@ def _speedup(one: Speedup) -> dict[str, Any]:
 
 def _result(study: Mapping[str, Any]) -> IsoLossResult:
     settings = dict(study["settings"])
-    named = ("study", "reference", "loss", "E", "beta", "joint_status", "notes", "failure")
+    named = (
+        *("study", "reference", "loss", "E", "beta", "joint_status", "notes", "failure"),
+        *("choices", "speedup_of_E"),
+    )
     head = {name: settings.pop(name) for name in named}
     fits = study["fits"]
     return IsoLossResult(
@@ -142,8 +138,8 @@ def _result(study: Mapping[str, Any]) -> IsoLossResult:
         loss=head["loss"],
         E_policy=head["E"],
         beta_policy=head["beta"],
-        fits=tuple(_fit_from(arm, fit["own"]) for arm, fit in fits.items()),
-        joint=tuple(_fit_from(arm, fit) for arm, fit in fits.items() if fit["joint"]),
+        fits=tuple(FitResult.from_json(arm, fit["own"]) for arm, fit in fits.items()),
+        joint=tuple(FitResult.from_json(arm, fit) for arm, fit in fits.items() if fit["joint"]),
         joint_status=head["joint_status"],
         speedups=tuple(_speedup_from(arm, one) for arm, one in study["speedups"].items()),
         excluded=tuple(Exclusion(**one) for one in study["excluded"]),
@@ -155,28 +151,31 @@ def _result(study: Mapping[str, Any]) -> IsoLossResult:
             for point in fit["points"]
         ),
         failure=head["failure"],
+        choices=tuple(ChoiceTest(**one) for one in head["choices"]),
+        axes=tuple(
+            AxisSpeedup(arm, axis, found["curve"], _interval_from(found), found["status"])
+            for axis in ("tokens", "seconds")
+            for arm, one in study["speedups"].items()
+            if (found := one["axes"].get(axis)) is not None
+        ),
+        net=tuple(_net_from(arm, one["net"]) for arm, one in study["speedups"].items() if one["net"] is not None),
+        floor=None if head["speedup_of_E"] is None else _floor_from(head["speedup_of_E"]),
     )
 
 
-def _fit_from(arm: str, content: Mapping[str, Any]) -> FitResult:
-    level, methods = content["interval_level"], content["interval_method"]
-    plain = (
-        *("ok", "status", "A", "beta", "E", "n", "degrees_of_freedom", "objective", "objective_value", "starts"),
-        *("starts_at_best", "condition_number", "scale_flops"),
+def _net_from(arm: str, content: Mapping[str, Any]) -> NetSpeedup:
+    return NetSpeedup(
+        arm,
+        content["value"],
+        _interval_from(content),
+        content["rate_ratio"],
+        tuple(NetAtSize(**one) for one in content["by_size"]),
+        content["status"],
     )
-    covariance, flops_range = content["covariance"], content["flops_range"]
-    return FitResult(
-        arm=arm,
-        intervals={
-            name: Interval(low, high, level, methods[name]) for name, (low, high) in content["interval"].items()
-        },
-        parameters=tuple(content["parameters"]),
-        covariance=None if covariance is None else tuple(tuple(row) for row in covariance),
-        at_bound=tuple(content["at_bound"]),
-        flops_range=None if flops_range is None else (flops_range[0], flops_range[1]),
-        run_ids=tuple(content["run_ids"]),
-        **{name: content[name] for name in plain},
-    )
+
+
+def _floor_from(content: Mapping[str, Any]) -> FloorScan:
+    return FloorScan(**{**content, "rows": tuple(FloorRow(**row) for row in content["rows"])})
 
 
 def _interval_from(content: Mapping[str, Any]) -> Interval | None:
@@ -185,7 +184,7 @@ def _interval_from(content: Mapping[str, Any]) -> Interval | None:
 
 
 def _speedup_from(arm: str, content: Mapping[str, Any]) -> Speedup:
-    plain = ("size", "seed", "flops", "loss", "value", "extrapolated", "status")
+    plain = ("size", "seed", "flops", "loss", "value", "extrapolated", "status", "loss_gap", "slope")
     return Speedup(
         arm,
         content["reference"],
@@ -200,4 +199,5 @@ def _speedup_from(arm: str, content: Mapping[str, Any]) -> Speedup:
         content["means"]["arithmetic"],
         content["point_status"],
         tuple(CurveAtBudget(**one) for one in content["curve_by_budget"]),
+        None if content["gap"] is None else CurveGap(**content["gap"]),
     )

@@ -1,9 +1,11 @@
 """Levenberg-Marquardt over a batch of small problems: many starts, profile points or resamples in one numpy call.
 
-Problem b minimises sum_i r_bi^2 with r = log(A_k C^-beta_k + E_k) - log L, k the arm of point i, inside box bounds.
-A parameter is pinned by giving it equal bounds. Steps are scaled by the columns of the Jacobian, so that neither the
-units nor a factor on the objective change the path; a final Gauss-Newton pass by orthogonal factors removes what the
-normal equations leave.
+Problem b minimises sum_i w_bi^2 2 rho(r_bi) with r = log(A_k C^-beta_k + E_k) - log L, k the arm of point i, inside box
+bounds; rho is the objective's (`fitting.objective`), w = 1 or the root of how often a resample drew the point. A
+parameter is pinned by giving it equal bounds. Huber's loss is reweighted at every step, and a step counts only if the
+true objective falls. Steps are scaled by the columns of the Jacobian, so that neither the units nor a factor on the
+objective change the path; a final pass removes what the normal equations leave: Gauss-Newton by orthogonal factors for
+least squares, Newton with exact second derivatives for Huber's loss.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
+from fitting.objective import LEAST_SQUARES, Array, Objective
 
 STEPS = 200
 SMALL_STEP = 1e-13  # in log A, beta and nats, all of order 1
@@ -32,7 +34,7 @@ class Design:
     E_k: NDArray[np.intp]
     size: int
 
-    def evaluate(self, theta_bp: Array, x_bn: Array, y_n: Array, weight: float) -> tuple[Array, Array]:
+    def evaluate(self, theta_bp: Array, x_bn: Array, y_bn: Array) -> tuple[Array, Array]:
         """Residuals [b, n] and Jacobian [b, n, p] of log L; x = log C minus the origin of log A, y = log L."""
         betas, floors = self.beta_k[self.arm_n], self.E_k[self.arm_n]
         exponent = theta_bp[:, self.arm_n] - theta_bp[:, betas] * x_bn
@@ -40,11 +42,33 @@ class Design:
         loss = power + theta_bp[:, floors]
         points = np.arange(len(self.arm_n))
         jacobian = np.zeros((len(theta_bp), len(points), self.size))
-        share = weight * power / loss
+        share = power / loss
         jacobian[:, points, self.arm_n] = share
         jacobian[:, points, betas] -= share * x_bn
-        jacobian[:, points, floors] += weight / loss
-        return weight * (np.log(loss) - y_n), jacobian
+        jacobian[:, points, floors] += 1.0 / loss
+        return np.log(loss) - y_bn, jacobian
+
+    def curvature(self, theta_p: Array, x_n: Array, slope_n: Array) -> Array:
+        """sum_i slope_i d2 r_i / d theta^2 [p, p]: the second-order part of a Hessian."""
+        betas, floors = self.beta_k[self.arm_n], self.E_k[self.arm_n]
+        power = np.exp(theta_p[self.arm_n] - theta_p[betas] * x_n)
+        loss = power + theta_p[floors]
+        share = power / loss
+        bend, cross = share * (1 - share), share / loss
+        found = np.zeros((self.size, self.size))
+        pairs = (
+            (self.arm_n, self.arm_n, bend),
+            (betas, betas, bend * x_n**2),
+            (floors, floors, -1 / loss**2),
+            (self.arm_n, betas, -bend * x_n),
+            (self.arm_n, floors, -cross),
+            (betas, floors, cross * x_n),
+        )
+        for first, second, value in pairs:
+            np.add.at(found, (first, second), slope_n * value)
+            if first is not second:
+                np.add.at(found, (second, first), slope_n * value)
+        return found
 
 
 def blocked(theta: Array, gradient: Array, lower: Array, upper: Array) -> NDArray[np.bool_]:
@@ -54,31 +78,47 @@ def blocked(theta: Array, gradient: Array, lower: Array, upper: Array) -> NDArra
 
 
 def solve(
-    design: Design, x_bn: Array, y_n: Array, start_bp: Array, lower_bp: Array, upper_bp: Array, weight: float = 1.0
+    design: Design,
+    x_bn: Array,
+    y_bn: Array,
+    start_bp: Array,
+    lower_bp: Array,
+    upper_bp: Array,
+    weight_bn: Array | float = 1.0,
+    objective: Objective = LEAST_SQUARES,
 ) -> tuple[Array, Array]:
-    """Minimise every problem of the batch from its start; returns parameters [b, p] and sums of squares [b]."""
+    """Minimise every problem of the batch from its start; returns parameters [b, p] and twice the objective [b].
+
+    `y_bn` may be one row [n] for all problems; `weight_bn` [b, n] or a number multiplies the residuals.
+    """
     theta = np.clip(start_bp, lower_bp, upper_bp)
+    y_bn = np.broadcast_to(y_bn, x_bn.shape)
+    square_bn = np.broadcast_to(np.square(np.asarray(weight_bn, dtype=np.float64)), x_bn.shape)
     damping = np.full(len(theta), 1e-3)
     scale = np.zeros_like(theta)
     calm = np.zeros(len(theta), dtype=int)
-    residual, jacobian = design.evaluate(theta, x_bn, y_n, weight)
-    total = np.sum(residual**2, axis=1)
+    residual, jacobian = design.evaluate(theta, x_bn, y_bn)
+    total = np.sum(square_bn * objective.twice(residual), axis=1)
     live = np.arange(len(theta))
     identity = np.eye(design.size)
     for _ in range(STEPS):
-        gradient = np.einsum("bnp,bn->bp", jacobian, residual)
+        root = np.sqrt(square_bn[live] * objective.weights(residual))
+        used = jacobian * root[:, :, None]
+        turned = np.swapaxes(used, 1, 2)
+        gradient = (turned @ (root * residual)[..., None])[..., 0]
         fixed = blocked(theta[live], gradient, lower_bp[live], upper_bp[live])
-        jacobian = np.where(fixed[:, None, :], 0.0, jacobian)
-        scale[live] = np.maximum(scale[live], np.sqrt(np.sum(jacobian**2, axis=1)))
+        normal = turned @ used
+        lengths = np.sqrt(np.where(fixed, 0.0, np.diagonal(normal, axis1=1, axis2=2)))
+        scale[live] = np.maximum(scale[live], lengths)
         unit = np.where(scale[live] > 0, scale[live], 1.0)
-        scaled = jacobian / unit[:, None, :]
-        normal = np.swapaxes(scaled, 1, 2) @ scaled
         # A blocked column is empty: the damping (or the tiny ridge) keeps the matrix regular and its step zero.
+        keep = np.where(fixed, 0.0, 1.0 / unit)
+        normal *= keep[:, :, None] * keep[:, None, :]
         normal += (damping[live, None, None] + 1e-15) * identity
-        step = -np.linalg.solve(normal, (np.where(fixed, 0.0, gradient) / unit)[..., None])[..., 0] / unit
+        step = -np.linalg.solve(normal, (gradient * keep)[..., None])[..., 0] / unit
         trial = np.clip(theta[live] + step, lower_bp[live], upper_bp[live])
-        new_residual, new_jacobian = design.evaluate(trial, x_bn[live], y_n, weight)
-        new_total = np.sum(new_residual**2, axis=1)
+        new_residual, new_jacobian = design.evaluate(trial, x_bn[live], y_bn[live])
+        new_total = np.sum(square_bn[live] * objective.twice(new_residual), axis=1)
         better = new_total <= total[live]
         moved = np.max(np.abs(trial - theta[live]) / (1 + np.abs(theta[live])), axis=1)
         flat = np.abs(new_total - total[live]) <= 1e-14 * total[live]
@@ -96,24 +136,37 @@ def solve(
 
 
 def polish(
-    design: Design, x_n: Array, y_n: Array, theta_p: Array, lower_p: Array, upper_p: Array, weight: float = 1.0
+    design: Design,
+    x_n: Array,
+    y_n: Array,
+    theta_p: Array,
+    lower_p: Array,
+    upper_p: Array,
+    objective: Objective = LEAST_SQUARES,
 ) -> Array:
-    """Gauss-Newton by singular values from a solved problem down to rounding; returns parameters [p]."""
+    """From a solved problem down to rounding; returns parameters [p]."""
     last = np.inf
     for _ in range(40):
-        (residual,), (jacobian,) = design.evaluate(theta_p[None], x_n[None], y_n, weight)
-        free = ~blocked(theta_p, jacobian.T @ residual, lower_p, upper_p)
+        (residual,), (jacobian,) = design.evaluate(theta_p[None], x_n[None], y_n[None])
+        slope_n = objective.weights(residual) * residual
+        free = ~blocked(theta_p, jacobian.T @ slope_n, lower_p, upper_p)
         unit = np.sqrt(np.sum(jacobian**2, axis=0))
         free &= unit > 0
         step = np.zeros_like(theta_p)
-        step[free] = -np.linalg.lstsq(jacobian[:, free] / unit[free], residual, rcond=None)[0] / unit[free]
+        if objective.likelihood:
+            step[free] = -np.linalg.lstsq(jacobian[:, free] / unit[free], residual, rcond=None)[0] / unit[free]
+        else:
+            inside = np.abs(residual) <= objective.delta
+            hessian = jacobian[inside].T @ jacobian[inside] + design.curvature(theta_p, x_n, slope_n)
+            scaled = (hessian / unit / unit[:, None])[np.ix_(free, free)]
+            step[free] = -np.linalg.lstsq(scaled, (jacobian.T @ slope_n / unit)[free], rcond=None)[0] / unit[free]
         moved = float(np.max(np.abs(step) / (1 + np.abs(theta_p))))
         if not moved < last:
             break
         trial = np.clip(theta_p + step, lower_p, upper_p)
-        new = design.evaluate(trial[None], x_n[None], y_n, weight)[0]
-        before = float(np.sum(residual**2))
-        if float(np.sum(new**2)) > before * (1 + 1e-10) + 1e-28 * weight**2:
+        new = design.evaluate(trial[None], x_n[None], y_n[None])[0]
+        before = float(np.sum(objective.twice(residual)))
+        if float(np.sum(objective.twice(new))) > before * (1 + 1e-10) + 1e-28:
             break
         theta_p, last = trial, moved
     return theta_p

@@ -1,25 +1,42 @@
-"""The two iso-loss compute speedups of an arm over the reference; below 1 the arm is worse.
+"""The headline: the `curve` speedup of an arm over the reference; below 1 the arm is worse.
 
-curve   (A_ref / A)^(1/beta) of the joint fit where both arms have one beta and one E, the same at every budget. With
-        separate ones it depends on the loss: at each budget C both curves are asked for the compute of the loss midway
-        between them at C, and the headline is the geometric mean over the budgets of the two arms. Either way a swap
-        of the two arms gives the reciprocal.
-point   C_ref(L_i) / C_i from the reference's own fit, one a scale, as published tables do. A swap does not invert it.
+(A_ref / A)^(1/beta) of the joint fit where both arms have one beta and one E, the same at every budget. With separate
+ones it depends on the loss: at each budget C both curves are asked for the compute of the loss midway between them at
+C, and the headline is the geometric mean over the budgets of the two arms. Either way a swap of the two arms gives the
+reciprocal.
+
+Its interval: up to 6 sizes, or with E and beta given, Student's t on the log-speedup; from 7 sizes the paired bootstrap
+(`fitting.bootstrap`), as always with Huber's loss.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fitting.fit import CurveFit
-from fitting.laws import flops_for_loss
-from fitting.result import CurveAtBudget, CurvePoint, FitResult, Interval, PointSpeedup, Speedup
-from fitting.solver import Array
-from fitting.uncertainty import Strata, influence, split_weight, t_quantile
+from fitting.joint import Joint
+from fitting.objective import Array
+from fitting.result import CurveAtBudget, CurveGap, Interval
+from fitting.uncertainty import influence, split_weight, t_quantile
+
+SOLVER_ROUNDING = 1e-12
+"""In the log-speedup: what the solver leaves. Without it the interval of two identical arms would miss 1 by an ulp."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Value, interval and status of a `curve` speedup, its values by budget where it depends on the loss, and the gap
+    of the two curves in nats."""
+
+    value: float | None
+    interval: Interval | None
+    status: str
+    by_budget: tuple[CurveAtBudget, ...] = ()
+    gap: CurveGap | None = None
 
 
 def log_curve(
@@ -48,25 +65,16 @@ def log_curve(
     return (sum(values) / len(values) if values else None), tuple(found)
 
 
-SOLVER_ROUNDING = 1e-12
-"""In the log-speedup: what the solver leaves. Without it the interval of two identical arms would miss 1 by an ulp."""
-
-
-def curve_speedup(
-    fit: CurveFit,
-    spread: Strata,
-    budget_n: NDArray[np.intp] | None,
-    reference: str,
-    arm: str,
-    budgets: Sequence[float],
-    level: float,
-    paired_by: str,
-) -> tuple[float | None, Interval | None, str, tuple[CurveAtBudget, ...]]:
-    """Value, interval, status and values by budget of the `curve` speedup."""
+def curve_of(joint: Joint, reference: str, arm: str) -> Curve:
+    """The `curve` speedup of `arm` over `reference` in a joint fit that holds both."""
+    fit, spread = joint.fit, joint.spread
+    assert fit is not None
+    assert spread is not None
+    budgets = sorted({point.flops for name in (reference, arm) for point in joint.by_arm[name]})
     value, by_budget = log_curve(fit, fit.theta_p, reference, arm, budgets)
     undefined = [one for one in by_budget if one.value is None]
     if value is None:
-        return None, None, undefined[0].status if undefined else "undefined", by_budget
+        return Curve(None, None, undefined[0].status if undefined else "undefined", by_budget)
     parts = []
     if by_budget:
         defined = [one.value for one in by_budget if one.value is not None]
@@ -75,21 +83,61 @@ def curve_speedup(
             f"{len(defined)} of {len(by_budget)} budgets"
         )
         parts += [f"left out of the mean: {one.status}" for one in undefined]
+    ends, method = _interval(joint, reference, arm, budgets, value, bool(by_budget))
+    gap = _gap(joint, reference, arm)
+    if ends is None:
+        return Curve(math.exp(value), None, "; ".join([*parts, method]), by_budget, gap)
+    level = joint.options.level
+    interval = Interval(math.exp(ends[0]), math.exp(ends[1]), level, method)
+    return Curve(
+        math.exp(value), interval, "; ".join([f"{100 * level:g}% interval by {method}", *parts]), by_budget, gap
+    )
+
+
+def _interval(
+    joint: Joint, reference: str, arm: str, budgets: Sequence[float], value: float, varying: bool
+) -> tuple[tuple[float, float] | None, str]:
+    """Ends of the log-speedup and the method, or None and why there are none."""
+    fit, spread, resamples = joint.fit, joint.spread, joint.resamples
+    assert fit is not None
+    assert spread is not None
     if fit.degrees_of_freedom <= 0:
-        parts.append("no interval: 0 degrees of freedom")
-        return math.exp(value), None, "; ".join(parts), by_budget
-    slope_p = _gradient(fit, reference, arm, budgets, value, bool(by_budget))
-    weight_n = slope_p @ influence(fit)
-    variance, dof = spread.variance(*split_weight(weight_n, budget_n))
-    half = t_quantile(level, dof) * math.sqrt(variance) + SOLVER_ROUNDING
-    pairs = f"paired by {paired_by}" if spread.paired_dof > 0 else "residual variance pooled over arms and budgets"
-    method = f"Student t on the log-speedup of the joint fit, {dof:.3g} degrees of freedom, {pairs}"
-    if not math.isfinite(half) or half > 300:
-        parts.append("no interval: the data do not bound it")
-        return math.exp(value), None, "; ".join(parts), by_budget
-    interval = Interval(math.exp(value - half), math.exp(value + half), level, method)
-    parts.insert(0, f"{100 * level:g}% interval by {method}")
-    return math.exp(value), interval, "; ".join(parts), by_budget
+        return None, "no interval: 0 degrees of freedom"
+    if resamples is not None:
+        if resamples.refusal:
+            return None, resamples.refusal
+        drawn = _drawn(fit, resamples.theta_bp, reference, arm, budgets, varying)
+        low, high = resamples.ends(drawn, joint.options.level)
+        low, high = min(low, value) - SOLVER_ROUNDING, max(high, value) + SOLVER_ROUNDING
+        method = f"{resamples.method}, on the log-speedup of the joint fit ({fit.objective.name.split(':')[0]})"
+    else:
+        weight_n = _gradient(fit, reference, arm, budgets, value, varying) @ influence(fit)
+        variance, dof = spread.variance(*split_weight(weight_n, joint.label_n))
+        half = t_quantile(joint.options.level, dof) * math.sqrt(variance) + SOLVER_ROUNDING
+        low, high = value - half, value + half
+        paired = spread.paired_dof > 0
+        pairs = f"paired by {joint.paired_by}" if paired else "residual variance pooled over arms and budgets"
+        method = f"Student t on the log-speedup of the joint fit, {dof:.3g} degrees of freedom, {pairs}"
+    if not (math.isfinite(low) and math.isfinite(high)) or max(-low, high) > 300:
+        return None, "no interval: the data do not bound it"
+    return (low, high), method
+
+
+def _drawn(fit: CurveFit, theta_bp: Array, reference: str, arm: str, budgets: Sequence[float], varying: bool) -> Array:
+    """The log-speedup [b] of every resample; NaN where it is undefined."""
+    if not varying:
+        (a_ref, beta, _), (a_arm, _, _) = fit.columns(reference), fit.columns(arm)
+        return np.asarray((theta_bp[:, a_ref] - theta_bp[:, a_arm]) / theta_bp[:, beta])
+    values = (log_curve(fit, theta_p, reference, arm, budgets)[0] for theta_p in theta_bp)
+    return np.array([math.nan if value is None else value for value in values])
+
+
+def _gap(joint: Joint, reference: str, arm: str) -> CurveGap:
+    fit = joint.fit
+    assert fit is not None
+    flops = max(point.flops for point in joint.by_arm[reference])
+    below, above = fit.law(reference), fit.law(arm)
+    return CurveGap(flops, above.loss(flops) - below.loss(flops), below.slope(flops))
 
 
 def _gradient(fit: CurveFit, reference: str, arm: str, budgets: Sequence[float], value: float, varying: bool) -> Array:
@@ -113,89 +161,3 @@ def _gradient(fit: CurveFit, reference: str, arm: str, budgets: Sequence[float],
         if ends[0] is not None and ends[1] is not None:
             slope[column] = (ends[0] - ends[1]) / (2 * step)
     return slope
-
-
-def point_speedups(
-    reference_fit: CurveFit,
-    reference: FitResult,
-    points: Sequence[CurvePoint],
-    spread: Strata | None,
-    arms: int,
-    level: float,
-) -> tuple[PointSpeedup, ...]:
-    """C_ref(L_i) / C_i of each point. `spread` are the variances of the joint fit of `arms` arms, for the intervals."""
-    law = reference_fit.law(reference.arm)
-    assert reference.flops_range is not None  # a fit has points
-    found = []
-    for point in points:
-        reach = flops_for_loss(law, point.loss, reference.flops_range, f"the reference {reference.arm}")
-        value = None if reach.flops is None else reach.flops / point.flops
-        interval = None
-        if value is not None and spread is not None:
-            interval = _point_interval(reference_fit, reference.arm, point, value, spread, arms, level)
-        found.append(
-            PointSpeedup(
-                point.size, point.seed, point.flops, point.loss, value, reach.extrapolated, reach.status, interval
-            )
-        )
-    return tuple(found)
-
-
-def _point_interval(
-    fit: CurveFit, reference: str, point: CurvePoint, value: float, spread: Strata, arms: int, level: float
-) -> Interval | None:
-    """Interval of one point speedup: the doubt of the reference's curve and of this point's own loss.
-
-    With V the variance of log L between arms and U the one that all arms of a size share (common = V + arms * U), the
-    reference's points weigh h_j and this point w: V (|h|^2 + w^2) + U sum_j (h_j + w at its own size)^2.
-    """
-    a, b, e = fit.columns(reference)
-    law = fit.law(reference)
-    above = point.loss - law.E
-    log_c = math.log(value * point.flops) - fit.origin
-    slope_p = np.zeros(fit.design.size)
-    slope_p[a], slope_p[b], slope_p[e] = 1 / law.beta, -log_c / law.beta, 1 / (law.beta * above)
-    h_n = slope_p @ influence(fit)
-    w = -point.loss / (law.beta * above)
-    squared = float(h_n @ h_n) + w * w
-    shared = 0.0
-    if spread.paired_dof > 0:
-        same = int(np.argmin(np.abs(fit.x_n + fit.origin - math.log(point.flops))))
-        together = h_n.copy()
-        together[same] += w
-        shared = min(float(together @ together), arms * squared) / arms
-    variance, dof = spread.variance(squared - shared, shared)
-    half = t_quantile(level, dof) * math.sqrt(variance) if dof > 0 else math.inf
-    if not math.isfinite(half) or half > 300:
-        return None
-    method = f"Student t on the log-speedup, linear in the reference's fit and this loss, {dof:.3g} degrees of freedom"
-    return Interval(value * math.exp(-half), value * math.exp(half), level, method)
-
-
-def means(points: Sequence[PointSpeedup]) -> tuple[float | None, float | None, str]:
-    """Geometric and arithmetic mean of the defined point speedups, and what they hold."""
-    values = [point.value for point in points if point.value is not None]
-    undefined = [point for point in points if point.value is None]
-    parts = [f"mean of {len(values)} of {len(points)} scales"] if undefined else [f"mean of {len(points)} scales"]
-    if not values:
-        parts = ["undefined at every scale"]
-    parts += [f"left out of the mean: {point.status}" for point in undefined]
-    beyond = [point for point in points if point.extrapolated is not None]
-    if beyond:
-        worst = max(point.extrapolated or 1.0 for point in beyond)
-        parts.append(f"{len(beyond)} extrapolated beyond the reference's budgets, up to {worst:.3g}x (in the mean)")
-    if not values:
-        return None, None, "; ".join(parts)
-    geometric = math.exp(math.fsum(map(math.log, values)) / len(values))
-    return geometric, math.fsum(values) / len(values), "; ".join(parts)
-
-
-def speedup_result(
-    arm: str,
-    reference: str,
-    curve: tuple[float | None, Interval | None, str, tuple[CurveAtBudget, ...]],
-    points: tuple[PointSpeedup, ...],
-) -> Speedup:
-    """Put the two numbers of one arm together."""
-    geometric, arithmetic, status = means(points)
-    return Speedup(arm, reference, *curve[:3], points, geometric, arithmetic, status, curve[3])

@@ -10,6 +10,7 @@ Residuals are of log L, without unit.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +18,13 @@ from numpy.typing import NDArray
 from scipy import special
 
 from fitting.fit import CurveFit
-from fitting.solver import Array, solve
+from fitting.objective import Array
+from fitting.solver import solve
 
 LEVEL = 0.90
 GRID = np.concatenate([np.geomspace(1e-9, 1e-3, 7), np.geomspace(3e-3, 1.0, 17)])
 ROUNDS = 5
+PROFILE_LIMIT = 5000
 LOG_A_REACH = 80.0  # natural logarithms of A on either side: 34 decades
 
 
@@ -52,13 +55,11 @@ def strata(fit: CurveFit, budget_n: NDArray[np.intp] | None) -> Strata:
     pooled = fit.total / dof if dof > 0 else math.nan
     if budget_n is None or dof <= 0:
         return Strata(pooled, pooled, 0.0, float(max(dof, 0)))
-    mean_nn = averaging(budget_n)
-    used = _unit_columns(fit)[0]
-    basis = np.linalg.svd(used, full_matrices=False)[0]
-    rest_nn = np.eye(fit.n) - mean_nn
-    paired_dof = float(np.trace(rest_nn) - np.sum(basis * (rest_nn @ basis)))
+    basis_kn = np.linalg.svd(_unit_columns(fit)[0], full_matrices=False)[0].T
+    groups = len(np.unique(budget_n))
+    paired_dof = fit.n - groups - float(np.sum(basis_kn * (basis_kn - group_mean(basis_kn, budget_n))))
     common_dof = dof - paired_dof
-    paired_sum = float(np.sum((rest_nn @ fit.residual_n) ** 2))
+    paired_sum = float(np.sum((fit.residual_n - group_mean(fit.residual_n, budget_n)) ** 2))
     if paired_dof < 0.5 or common_dof < 0.5:
         return Strata(pooled, pooled, 0.0, float(dof))
     paired, common = paired_sum / paired_dof, max(fit.total - paired_sum, 0.0) / common_dof
@@ -67,10 +68,11 @@ def strata(fit: CurveFit, budget_n: NDArray[np.intp] | None) -> Strata:
     return Strata(paired, common, paired_dof, common_dof)
 
 
-def averaging(budget_n: NDArray[np.intp]) -> Array:
-    """The matrix [n, n] that puts the mean over its budget in the place of every point."""
-    same = budget_n[:, None] == budget_n[None, :]
-    return np.asarray(same / same.sum(axis=1, keepdims=True), dtype=np.float64)
+def group_mean(values: Array, budget_n: NDArray[np.intp]) -> Array:
+    """`values` [..., n] with the mean over its size in the place of every point."""
+    places = np.unique(budget_n, return_inverse=True)[1]
+    member_ng = np.eye(int(places.max()) + 1)[places]
+    return np.asarray((values @ member_ng / member_ng.sum(axis=0))[..., places])
 
 
 def _unit_columns(fit: CurveFit, with_bound: bool = False) -> tuple[Array, NDArray[np.bool_], Array]:
@@ -95,7 +97,7 @@ def split_weight(weight_n: Array, budget_n: NDArray[np.intp] | None) -> tuple[fl
     total = float(np.sum(weight_n**2))
     if budget_n is None:
         return 0.0, total
-    common = float(np.sum((averaging(budget_n) @ weight_n) ** 2))
+    common = float(np.sum(group_mean(weight_n, budget_n) ** 2))
     return max(total - common, 0.0), common
 
 
@@ -104,9 +106,8 @@ def covariance(fit: CurveFit, spread: Strata, budget_n: NDArray[np.intp] | None)
     h_pn = influence(fit)
     if budget_n is None or spread.paired_dof == 0:
         return np.asarray(spread.common * h_pn @ h_pn.T)
-    mean_nn = averaging(budget_n)
-    rest = h_pn - h_pn @ mean_nn
-    mean = h_pn @ mean_nn
+    mean = group_mean(h_pn, budget_n)
+    rest = h_pn - mean
     return np.asarray(spread.paired * rest @ rest.T + spread.common * mean @ mean.T)
 
 
@@ -125,35 +126,59 @@ class Ends:
     open_low: bool
     open_high: bool
     dof: float
+    method: str = "profile"
 
 
 def profile_intervals(
-    fit: CurveFit, spread: Strata, budget_n: NDArray[np.intp] | None, level: float
+    fit: CurveFit,
+    spread: Strata,
+    budget_n: NDArray[np.intp] | None,
+    level: float,
+    only: Sequence[str] = ("log_A", "beta", "E"),
 ) -> dict[tuple[str, str], Ends]:
     """Profile intervals by (arm, parameter): log_A in FLOPs, beta, E. A shared parameter is profiled once.
 
     An end is where the objective, minimised over the other parameters, has risen by t^2 * variance: t of Student,
-    variance that of the two strata as the parameter feels them. Empty without degrees of freedom.
+    variance that of the two strata as the parameter feels them. Empty without degrees of freedom, and for Huber's
+    loss, which has no likelihood. Above `PROFILE_LIMIT` points x parameters the profile is a parabola for every
+    practical purpose, and the interval is the Gaussian one. `only`: these parameters alone.
     """
-    if fit.degrees_of_freedom <= 0:
+    if fit.degrees_of_freedom <= 0 or not fit.objective.likelihood:
         return {}
     h_pn = influence(fit, with_bound=True)
     keys: list[tuple[str, str, int]] = []
     for name in fit.names:
-        keys += [(name, what, col) for what, col in zip(("log_A", "beta", "E"), fit.columns(name), strict=True)]
+        named = zip(("log_A", "beta", "E"), fit.columns(name), strict=True)
+        keys += [(name, what, col) for what, col in named if what in only]
     wanted = sorted({(what == "log_A", col) for _, what, col in keys if fit.free_p[col]})
-    targets, rises, dofs = [], [], []
+    targets, rises, dofs, halves = [], [], [], []
     for is_log_a, col in wanted:
         weight = h_pn[col]
         if is_log_a and fit.free_p[fit.design.beta_k[col]]:
             weight = weight + fit.origin * h_pn[fit.design.beta_k[col]]
         parts = split_weight(weight, budget_n)
         variance, dof = spread.variance(*parts)
+        halves.append(t_quantile(level, dof) * math.sqrt(variance))
         rises.append(t_quantile(level, dof) ** 2 * variance / max(sum(parts), 1e-300))
         dofs.append(dof)
         targets.append((is_log_a, col))
-    ends = _profile(fit, targets, np.array(rises), np.array(dofs))
+    if fit.n * fit.design.size > PROFILE_LIMIT:
+        ends = _gaussian(fit, targets, np.array(halves), np.array(dofs))
+    else:
+        ends = _profile(fit, targets, np.array(rises), np.array(dofs))
     return {(name, what): ends[what == "log_A", col] for name, what, col in keys if (what == "log_A", col) in ends}
+
+
+def _gaussian(
+    fit: CurveFit, targets: list[tuple[bool, int]], halves: Array, dofs: Array
+) -> dict[tuple[bool, int], Ends]:
+    found = {}
+    for (is_log_a, col), half, dof in zip(targets, halves, dofs, strict=True):
+        centre = fit.theta_p[col] + (fit.theta_p[fit.design.beta_k[col]] * fit.origin if is_log_a else 0.0)
+        low, high = (-math.inf, math.inf) if is_log_a else (fit.lower_p[col], fit.upper_p[col])
+        at = max(centre - half, low), min(centre + half, high)
+        found[is_log_a, col] = Ends(float(at[0]), float(at[1]), at[0] <= low, at[1] >= high, float(dof), "Gaussian")
+    return found
 
 
 def _profile(fit: CurveFit, targets: list[tuple[bool, int]], rises: Array, dofs: Array) -> dict[tuple[bool, int], Ends]:
@@ -221,5 +246,5 @@ def _pinned_totals(fit: CurveFit, targets: list[tuple[bool, int]], value_sg: Arr
                 middle = fit.theta_p[col] / fit.origin
                 guess = value_sg[side] / fit.origin - middle
                 theta[rows, slope] = np.clip(guess, fit.lower_p[slope], fit.upper_p[slope])
-    totals = solve(fit.design, x_bn, fit.y_n, theta, lower, upper)[1]
+    totals = solve(fit.design, x_bn, fit.y_n, theta, lower, upper, objective=fit.objective)[1]
     return totals.reshape(sides, grid)
