@@ -119,6 +119,9 @@ def fit_curves(
     thetas, totals = solve(
         design, np.tile(x_n, tile), y_n, start_bp, np.tile(lower, tile), np.tile(upper, tile), weight, objective
     )
+    if not objective.likelihood:  # reweighting creeps to the end, so every start is taken to its minimum
+        thetas = np.array([polish(design, x_n, y_n, theta_p, lower, upper, objective) for theta_p in thetas])
+        totals = weight**2 * np.sum(objective.twice(design.evaluate(thetas, np.tile(x_n, tile), y_n)[0]), axis=1)
     best = int(np.argmin(totals))
     theta = polish(design, x_n, y_n, thetas[best], lower, upper, objective)
     (residual,), (jacobian,) = design.evaluate(theta[None], x_n[None], y_n[None])

@@ -18,7 +18,7 @@ from fitting.seeds import SeedNoise, with_seed_noise
 from fitting.speedup import log_curve
 from fitting.uncertainty import profile_intervals, strata
 
-ROWS = 21
+ROWS = 13
 NEAR_LOWEST = 0.985  # share of the lowest loss up to which E is scanned: at 1 the law has no height left
 
 

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fitting.analyse import analyse
+from fitting.objective import parse_objective
 from fitting.result import IsoLossResult
 from fitting.serialise import from_json, to_json, write_json
 from fitting.show import show_iso_loss
@@ -30,17 +31,30 @@ def main(
     E: Annotated[str, typer.Option("--E", help="shared, free or a value in nats per token")] = "shared",
     beta: Annotated[str, typer.Option("--beta", help="shared, free or a value")] = "shared",
     loss: Annotated[str, typer.Option(help="val, train_tail or bpb")] = "val",
+    points: Annotated[str, typer.Option(help="several sizes at one budget: min or parabola")] = "min",
+    objective: Annotated[str, typer.Option(help="ls (least squares on log L) or huber")] = "ls",
+    delta: Annotated[float | None, typer.Option(help="where Huber's loss turns straight, in log L")] = None,
     allow_mixed: Annotated[
         bool, typer.Option("--allow-mixed", help="fit runs of different data, tokenizers or conventions together")
     ] = False,
     json: Annotated[Path | None, typer.Option(help="write everything that is printed to this file")] = None,
 ) -> None:
     """Fit loss against training FLOPs and print how much less compute each scheme needs for the same loss."""
+    chosen = parse_objective(objective, delta)
     results: list[IsoLossResult] = []
     errors: list[str] = []
     for study in load_tables(paths):
         try:
-            result = analyse(study, reference=reference, E=E, beta=beta, loss=loss, allow_mixed=allow_mixed)
+            result = analyse(
+                study,
+                reference=reference,
+                E=E,
+                beta=beta,
+                loss=loss,
+                points=points,
+                objective=chosen,
+                allow_mixed=allow_mixed,
+            )
         except InputError as error:
             errors.append(str(error))
             continue

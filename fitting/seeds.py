@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -76,22 +76,8 @@ def _residual(size: pd.DataFrame) -> tuple[float, int]:
 
 
 def with_seed_noise(spread: Strata, noise: SeedNoise) -> Strata:
-    """The variances with what the seeds say: residuals hold the seeds' noise and more, so where few residuals happened
-    to fall below it, both estimate it together."""
-    if not noise.dof or noise.of_points <= 0:
+    """The variances with what the seeds say: residuals hold the seeds' noise and more, so none is taken below it where
+    few residuals happened to be small. Degrees of freedom stay those of the residuals."""
+    if not noise.dof:
         return spread
-    if spread.paired_dof > 0:
-        paired, dof = _pooled(spread.paired, spread.paired_dof, noise)
-        common = max(spread.common, paired)
-        return Strata(paired, common, dof, spread.common_dof)
-    if spread.common_dof <= 0:
-        return spread
-    pooled, dof = _pooled(spread.common, spread.common_dof, noise)
-    return Strata(pooled, pooled, 0.0, dof)
-
-
-def _pooled(variance: float, dof: float, noise: SeedNoise) -> tuple[float, float]:
-    if variance >= noise.of_points:
-        return variance, dof
-    total = dof + noise.dof
-    return (dof * variance + noise.dof * noise.of_points) / total, total
+    return replace(spread, paired=max(spread.paired, noise.of_points), common=max(spread.common, noise.of_points))

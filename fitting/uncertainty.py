@@ -63,8 +63,10 @@ def strata(fit: CurveFit, budget_n: NDArray[np.intp] | None) -> Strata:
     if paired_dof < 0.5 or common_dof < 0.5:
         return Strata(pooled, pooled, 0.0, float(dof))
     paired, common = paired_sum / paired_dof, max(fit.total - paired_sum, 0.0) / common_dof
-    if common < paired:  # a common misfit can only add: then there is none, and all residuals tell one variance
-        return Strata(pooled, pooled, 0.0, float(dof))
+    if common < paired:
+        # A common misfit can only add, so both tell the variance that beta and E feel. What a speedup feels stays as
+        # the pairs tell it: pooling where that happens to narrow it would cover too little.
+        return Strata(paired, pooled, paired_dof, float(dof))
     return Strata(paired, common, paired_dof, common_dof)
 
 
