@@ -14,6 +14,7 @@ import typer
 
 from fitting.isoflop_fit import LEVEL, fit_isoflop
 from fitting.isoflop_result import IsoflopResult, to_json
+from fitting.points import ACHIEVED_TOLERANCE
 from fitting.serialise import write_json
 from fitting.show_sizes import show_isoflop
 from fitting.size_table import size_points
@@ -41,8 +42,11 @@ def analyse(
             f"study {study.name}: no budget of any arm has 3 sizes (the most is {most}), a parabola needs them: "
             f"sweep sizes at one budget{lost if table.excluded else ''}"
         )
+    notes = table.notes
+    if not all(point.planned for point in table.points):
+        notes += (f"no planned FLOPs: runs count as one budget within {100 * ACHIEVED_TOLERANCE:g}% of achieved FLOPs",)
     settings = {"level": LEVEL, "leave_out": leave_out, "source": study.source}
-    return IsoflopResult(study.name, loss, table.params_column, arms, table.excluded, table.notes, settings)
+    return IsoflopResult(study.name, loss, table.params_column, arms, table.excluded, notes, settings)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`python -m fitting.loss_surface runs/`: L(N, D) = E + A / N^alpha + B / D^beta per arm, and the best split of a budget.
+"""`python -m fitting.loss_surface runs/`: L(N, D) = E + A / N^alpha + B / D^beta per arm, and its best sizes.
 
 Takes folders of runs, roots of studies and .csv or .parquet tables with columns params, tokens, flops and loss.
 """

@@ -59,8 +59,7 @@ def _excluded(console: Console, excluded: Sequence[Exclusion]) -> None:
 
 def _table(title: str, *names: str) -> Table:
     table = Table(title=escape(title), title_justify="left")
-    table.add_column(names[0], overflow="fold")
-    for name in names[1:]:
+    for name in names:
         table.add_column(name, justify="right", no_wrap=True)
     return table
 
@@ -96,9 +95,8 @@ def _surface(console: Console, fit: SurfaceFit, result: SurfaceResult) -> None:
         f"objective: {fit.objective} = {number(fit.objective_value, 8)}; condition number of the exponents' problem "
         f"{number(fit.condition_number, 3)}",
     )
-    best = _table(
-        f"{fit.arm}: compute-optimal for C = {per:g} N D", "C, FLOPs", "N*", "", "D*", "", "D*/N*", "", "loss"
-    )
+    names = ("C, FLOPs", "N*", "", "D*", "", "D*/N*", "", "loss")
+    best = _table(f"{fit.arm}: compute-optimal for C = {per:g} N D", *names)
     for one in fit.optimum:
         best.add_row(
             number(one.flops, 4),
@@ -127,9 +125,7 @@ def show_isoflop(result: IsoflopResult) -> None:
     console = _console()
     _head(console, result.study, result.loss, result.params_column, result.notes)
     for arm in result.arms:
-        table = _table(
-            f"{arm.arm}: minimum over sizes", "C, FLOPs", "sizes", "N*", "", "D*", "", "loss", "", "curvature"
-        )
+        table = _table(f"{arm.arm}: minimum over sizes", "C, FLOPs", "sizes", "N*", "", "D*", "", "loss", "")
         for one in arm.budgets:
             table.add_row(
                 number(one.flops, 4),
@@ -140,7 +136,6 @@ def show_isoflop(result: IsoflopResult) -> None:
                 _ends(one.intervals.get("tokens"), 3),
                 number(one.loss, 5),
                 _ends(one.intervals.get("loss"), 5),
-                number(one.curvature, 3),
             )
         console.print(table)
         for one in arm.budgets:
