@@ -37,10 +37,9 @@ def analyse(
     arms = tuple(fit_isoflop(points) for points in table.by_arm().values())
     most = max((len({size.params for size in one.sizes}) for arm in arms for one in arm.budgets), default=0)
     if most < 3:
-        lost = f"; {len(table.excluded)} runs were left out, the first: {table.excluded[0].reason}"
         raise InputError(
             f"study {study.name}: no budget of any arm has 3 sizes (the most is {most}), a parabola needs them: "
-            f"sweep sizes at one budget{lost if table.excluded else ''}"
+            f"sweep sizes at one budget{table.lost}"
         )
     notes = table.notes
     if not all(point.planned for point in table.points):

@@ -54,8 +54,7 @@ def analyse(
     )
     if not any(fit.ok for fit in fits):
         whys = "; ".join(f"{fit.arm}: {fit.status}" for fit in fits) or "no run can be used"
-        lost = f" ({len(table.excluded)} runs were left out, the first: {table.excluded[0].reason})"
-        raise InputError(f"study {study.name}: {whys}{lost if table.excluded else ''}")
+        raise InputError(f"study {study.name}: {whys}{table.lost}")
     settings = {
         "objective": objective or "huber above 50 points, else ls",
         "delta": delta,

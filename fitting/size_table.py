@@ -57,6 +57,15 @@ class SizePoints:
     params_column: str
     order: tuple[str, ...]
 
+    @property
+    def lost(self) -> str:
+        """How many runs were left out and the first reason, for the end of an error; "" without any."""
+        if not self.excluded:
+            return ""
+        return (
+            f"; {len(self.excluded)} runs were left out, the first ({self.excluded[0].run}): {self.excluded[0].reason}"
+        )
+
     def by_arm(self) -> dict[str, list[SizePoint]]:
         """The points of each arm, arms as they first appear in the data."""
         return {arm: mine for arm in self.order if (mine := [point for point in self.points if point.arm == arm])}

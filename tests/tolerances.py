@@ -111,6 +111,12 @@ DIGITS_2 = 5.1e-3
 DUNNETT_TABLE = 6e-3
 # 90% intervals over 200 synthetic ladders cover the truth in 84 to 96%: two standard errors of a binomial
 COVERAGE = (0.84, 0.96)
+# tokens read off a straight line in log-log between two sizes half a natural logarithm apart, where they follow a curve
+INTERPOLATED = 0.01
+# a law of N and D is no parabola in log N: its vertex over 6x in size is off the minimum by a little (measured 0.5%)
+PARABOLA_OF_A_LAW = 0.01
+# tokens are whole steps, at least 40 of them
+WHOLE_STEPS = 0.0126
 # objective, E, A, B, alpha and beta of the L(N, D) refit of the 240 points, to the digits given with the data
 REFIT_OBJECTIVE = 5.1e-11
 REFIT_REL = 1e-5
