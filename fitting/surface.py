@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 EXPONENTS = (0.01, 4.0)
 """Bounds of alpha and beta: flatter than N^-0.01 is a constant, steeper than N^-4 a step."""
-GRID = np.geomspace(0.1, 1.0, 4)
+GRID = np.geomspace(0.05, 2.0, 6)
 LOWER = np.array([0.0, 0.0, 0.0, EXPONENTS[0], EXPONENTS[0]])
 UPPER = np.array([np.inf, np.inf, np.inf, EXPONENTS[1], EXPONENTS[1]])
 STEPS = 150
@@ -121,7 +121,7 @@ def local(problem: Problem, theta_b5: Array, weight_bn: Array, delta: float) -> 
 
 
 def starts(problem: Problem, weight_n: Array) -> Array:
-    """A start [16, 5] at every pair of exponents of the grid, with the best E, A, B >= 0 of the relative misfit."""
+    """A start [36, 5] at every pair of exponents of the grid, with the best E, A, B >= 0 of the relative misfit."""
     found = []
     for alpha in GRID:
         for beta in GRID:

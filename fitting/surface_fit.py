@@ -29,6 +29,7 @@ OBJECTIVES = ("huber", "ls")
 COLLINEAR = 0.02
 """Largest misfit of log D = log c + k log N at which N and D are one variable: whole steps round D by less."""
 SAME_BASIN = 1e-9  # share of the best objective
+SURE = 0.1  # share of the starts that should reach it
 
 
 def fit_surface(
@@ -72,7 +73,7 @@ def fit_surface(
     best = int(np.argmin(total_b))
     theta, here = polish(problem, ones * factor, theta_b5[best], limit)
     total = float(here.total_b[0]) / factor
-    at_best = int(np.sum(total_b / factor <= total * (1 + SAME_BASIN) + 1e-24 * len(points)))
+    at_best = int(np.sum(total_b / factor <= total_b[best] / factor * (1 + SAME_BASIN) + 1e-24 * len(points)))
     head |= {"starts": len(begin), "starts_at_best": at_best}
     flat = _flat(theta)
     if flat:
@@ -81,6 +82,8 @@ def fit_surface(
     few = not huber and len(points) <= FEW_POINTS
     doubt = linear(problem, theta, level) if few else bootstrap(problem, theta, limit, draws, seed, level)
     status = [f"{at_best} of {len(begin)} starts reached the best"]
+    if at_best < SURE * len(begin):
+        status.append("few starts agree: noise makes many minima, and a lower one may have been missed")
     if theta[0] <= 0:
         status.append("E is at its bound 0" + ("; the other intervals hold it there" if few else ""))
     reason = f"no intervals: --draws {draws}" if isinstance(doubt, Draws) and draws == 0 else ""

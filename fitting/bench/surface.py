@@ -17,6 +17,7 @@ from scipy import optimize
 
 from fitting.size_table import SizePoint, columns, size_points
 from fitting.sources import load_tables
+from fitting.surface import GRID
 from fitting.surface_fit import DELTA, fit_surface
 from sweeps.schema import run_app
 
@@ -66,7 +67,7 @@ def main(
     """Time the refit, its bootstrap and, on request, scipy."""
     points = synthetic() if table is None else list(size_points(load_tables([table])[0], leave_out=leave_out).points)
     seconds, best = min(refit(points) for _ in range(3))
-    print(f"L(N, D) refit of {len(points)} points, 16 starts: {seconds:.3f} s, objective {best:.10f}")
+    print(f"L(N, D) refit of {len(points)} points, {len(GRID) ** 2} starts: {seconds:.3f} s, objective {best:.10f}")
     seconds, _ = refit(points, draws)
     print(f"with {draws} bootstrap draws: {seconds:.3f} s, {draws / seconds:.0f} fits a second")
     if with_peer:
