@@ -23,8 +23,8 @@ LOSS_NAMES = {
 
 
 def _console() -> Console:
-    # Piped output has no width of its own; a narrow default would break numbers over lines.
-    return Console(width=max(shutil.get_terminal_size((120, 40)).columns, 100), highlight=False)
+    # Eight columns with intervals need this much; a narrower table would cut its numbers short.
+    return Console(width=max(shutil.get_terminal_size((120, 40)).columns, 130), highlight=False)
 
 
 def _say(console: Console, text: str) -> None:

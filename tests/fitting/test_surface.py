@@ -119,7 +119,7 @@ def test_the_order_of_rows_does_not_matter():
 @pytest.mark.parametrize("delta", [0.004, np.inf])
 def test_derivatives(delta):
     points = grid(noise=0.01)
-    problem = Problem.of(*(np.array([getattr(one, name) for one in points]) for name in ("params", "tokens", "loss")))
+    problem = Problem.of(*arrays(points))
     weight = np.random.default_rng(1).uniform(0.5, 2, (1, len(points)))
     theta = np.array([[0.6, 0.2, 0.25, 0.3, 0.4]])
     here = local(problem, theta, weight, delta)
@@ -136,17 +136,31 @@ def test_derivatives(delta):
             assert slope[0] == pytest.approx(here.hessian_b55[0, k], abs=FINITE_DIFFERENCE * scale)
 
 
+def arrays(points):
+    return [np.array([getattr(one, name) for one in points]) for name in ("params", "tokens", "loss")]
+
+
+def draw(n, draws):
+    return np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=draws)
+
+
 def test_a_weight_is_a_repeated_point():
     points = grid(noise=0.005)
-    arrays = [np.array([getattr(one, name) for one in points]) for name in ("params", "tokens", "loss")]
-    problem = Problem.of(*arrays)
-    counts = np.random.default_rng(0).multinomial(len(points), np.full(len(points), 1 / len(points)), size=5)
-    begin = starts(problem, np.ones(len(points)))
-    batch, _ = solve(problem, counts.astype(float), np.tile(begin[5], (5, 1)), 1e-3)
+    problem, counts = Problem.of(*arrays(points)), draw(25, 5)
+    batch, _ = solve(problem, counts.astype(float), np.tile(problem.scaled(*LAW.values()), (5, 1)), np.inf)
     for count, law in zip(counts, problem.natural(batch), strict=True):
-        alone = Problem.of(*(np.repeat(values, count) for values in arrays))
-        found, totals = solve(alone, np.ones((1, alone.x_n.size)), starts(alone, np.ones(alone.x_n.size)), 1e-3)
-        assert law == pytest.approx(alone.natural(found)[np.argmin(totals)], rel=SCALING)
+        alone = Problem.of(*(np.repeat(values, count) for values in arrays(points)))
+        found, _ = solve(alone, np.ones((1, 25)), alone.scaled(*LAW.values())[None], np.inf)
+        assert law == pytest.approx(alone.natural(found)[0], rel=SCALING)
+
+
+def test_draws_started_from_the_fit_find_what_all_starts_find():
+    problem, counts = Problem.of(*arrays(synthetic())), draw(240, 10).astype(float)
+    begin, totals = solve(problem, np.ones((1, 240)), starts(problem, np.ones(240)), 1e-3)
+    _, batch = solve(problem, counts, np.tile(begin[np.argmin(totals)], (10, 1)), 1e-3)
+    for count, total in zip(counts, batch, strict=True):
+        _, alone = solve(problem, count[None], starts(problem, count), 1e-3)
+        assert total == pytest.approx(alone.min(), rel=NOISELESS_REL)
 
 
 def test_few_points_have_student_intervals():
