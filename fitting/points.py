@@ -70,9 +70,7 @@ def curve_points(
     notes = []
     if worse:
         tuned = len({labels[place] for place in worse})
-        notes.append(
-            f"{tuned} cells of arm, budget and size hold several learning rates, each arm is taken at its best"
-        )
+        notes.append(f"several learning rates of one arm, budget and size ({tuned} times): the best of each is used")
     if averaged:
         notes.append(f"runs of one arm, size and budget are averaged: {averaged} points stand for more than one run")
     if repeats:
