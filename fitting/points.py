@@ -16,15 +16,23 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fitting.cells import PAIRED_TOLERANCE, cells, clusters
+from fitting.cells import ACHIEVED_TOLERANCE, PAIRED_TOLERANCE, PLANNED_TOLERANCE, cells, clusters
 from fitting.gate import exclusion
 from fitting.parabola import parabola_minimum
+from fitting.repeats import Run, distinct, mean, seed_means
 from fitting.result import CurvePoint, Exclusion
-from fitting.seeds import Run, distinct, mean, seed_means
 from fitting.tuning import best_rates
 from sweeps.schema import InputError
 
-__all__ = ["PAIRED_TOLERANCE", "POINTS", "clusters", "curve_points", "pairing"]
+__all__ = [
+    "ACHIEVED_TOLERANCE",
+    "PAIRED_TOLERANCE",
+    "PLANNED_TOLERANCE",
+    "POINTS",
+    "clusters",
+    "curve_points",
+    "pairing",
+]
 
 POINTS = ("min", "parabola")
 COLUMNS = (

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from fitting.cells import Cell
-from fitting.seeds import Run, mean, seed_means
+from fitting.repeats import Run, mean, seed_means
 from fitting.table import StudyTable
 from sweeps.schema import words
 

@@ -112,10 +112,11 @@ DUNNETT_TABLE = 6e-3
 # 90% intervals over 200 synthetic ladders cover the truth in 84 to 96%: two standard errors of a binomial
 COVERAGE = (0.84, 0.96)
 
-# processor seconds and bytes of fitting.iso_loss over 10,000 run folders (the issue's own numbers; measured 6 s, 0.36 GB)
+# processor seconds and bytes of fitting.iso_loss over 10,000 run folders (the issue's own numbers; measured 4.3 s,
+# 9.3 s from a cold disk, and 0.36 GB)
 MANY_RUNS_SECONDS = 20.0
 MANY_RUNS_BYTES = 2**30
-# ... and over a tenth of them, imports included (measured 1.6 s)
+# ... and over a tenth of them, imports included (measured 1.2 s)
 THOUSAND_RUNS_SECONDS = 2.5
 
 # sweeps: end to end ------------------------------------------------------------------------------------------

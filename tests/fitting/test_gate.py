@@ -146,7 +146,9 @@ def test_the_window_of_the_training_loss_is_stated(study):
 
 def test_two_windows_are_an_error_unless_allowed(study):
     mixed = study(tails(65_536, 65_536, 131_072, 65_536), TAIL)
-    with pytest.raises(InputError, match=r"2 training-loss windows \(65,536 tokens and 131,072 tokens\).*--allow-mixed"):
+    with pytest.raises(
+        InputError, match=r"2 training-loss windows \(65,536 tokens and 131,072 tokens\).*--allow-mixed"
+    ):
         gate(mixed, "train_tail")
     allowed = gate(mixed, "train_tail", allow_mixed=True).notes
     assert any("2 training-loss windows (65,536 tokens and 131,072 tokens)" in note for note in allowed)
@@ -207,7 +209,8 @@ def test_each_arm_is_taken_at_its_best_learning_rate(study):
 
 
 def test_the_best_rate_is_that_of_the_mean_over_seeds(study):
-    rows = [("a", "s", seed, 1e18, loss, rate) for rate, pair in ((1e-3, (3.0, 3.4)), (2e-3, (3.1, 3.2))) for seed, loss in enumerate(pair)]  # fmt: skip
+    losses = {1e-3: (3.0, 3.4), 2e-3: (3.1, 3.2)}  # the lowest loss is at the other rate
+    rows = [("a", "s", seed, 1e18, loss, rate) for rate, pair in losses.items() for seed, loss in enumerate(pair)]
     (point,) = analyse(study(rows, RATES)).points
     assert (point.loss, point.n) == (pytest.approx(3.15), 2)
 
