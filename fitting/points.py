@@ -119,7 +119,7 @@ def _finite(value: float) -> float | None:
 
 def _all(flags: Iterable[Any]) -> bool | None:
     """False if one is, True if all are, None where one is not known."""
-    seen = {flag if isinstance(flag, bool) else None for flag in flags}
+    seen = {bool(flag) if isinstance(flag, bool | np.bool_) else None for flag in flags}
     return False if False in seen else None if None in seen else True
 
 

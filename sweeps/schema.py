@@ -159,7 +159,8 @@ def load_runs(path: Path | str) -> pd.DataFrame:
         elif kind == "bool":
             table[column] = table[column].astype("bool")
         elif kind == "flag":
-            table[column] = [value if isinstance(value, bool) else "" for value in table[column]]
+            flags = [value if isinstance(value, bool) else "" for value in table[column]]
+            table[column] = pd.Series(flags, index=table.index, dtype="object")
         else:
             table[column] = table[column].astype("object").fillna("")
     return table.sort_values(["study", "arm", "planned_flops", "size", "seed", "run_id"], ignore_index=True)
