@@ -2,9 +2,9 @@
 
 Needed are the columns flops and loss (or one of train_tail and bpb, which `--loss` then names). `scheme` is the arm;
 without it the file is one arm, named by its stem. Optional: size, seed, tokens, seconds, and any other column of
-`sweeps.schema.RUN_COLUMNS`; further columns are kept. Other names taken, where the proper one is absent: `arm` for
-scheme, `params` for params_non_embedding, `val_loss` for loss. A seed that is no whole number ("a", 0.5) gets one.
-Rows that cannot be used get a `problem`, so that they are listed and not lost. With seconds and no column
+`sweeps.schema.RUN_COLUMNS`; further columns are kept. Other names are read as well, where the proper one is absent:
+`arm` for scheme, `params` for params_non_embedding, `val_loss` for loss. A seed that is no whole number ("a", 0.5) is
+given one. Rows that cannot be used get a `problem`, so that they are listed and not lost. With seconds and no column
 `device_alone` the runs are taken to have had their device alone. Losses are nats per token, compute is training FLOPs.
 """
 
@@ -55,7 +55,9 @@ def read_table(path: Path) -> StudyTable:
     except (OSError, UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{path} cannot be read ({reason}): write it again as CSV (UTF-8) or parquet") from error
-    cells = cells.rename(columns={old: new for old, new in ALIASES.items() if old in cells and new not in cells})
+    for old, new in ALIASES.items():
+        if old in cells and new not in cells:
+            cells[new] = cells[old]
     missing = [name for name in ("flops", "loss") if name not in cells]
     if "loss" in missing and any(name in cells for name in LOSS_COLUMNS):
         missing.remove("loss")

@@ -1,6 +1,6 @@
 """Run folders by the thousand, as a large sweep leaves them, for measurements of what reads them.
 
-    python -m tests.fitting.many_runs FOLDER [--runs 10000]
+    python -m tests.fitting.many_runs FOLDER [--runs 10000] [--arms 4]
     time python -m fitting.iso_loss FOLDER
 
 Each run is finished and has what a real one has: run.json, an attempt, provenance, three metrics segments, an
@@ -19,15 +19,15 @@ from sweeps.segments import write_segment
 from tests.sweeps.folders import FLOPS_PER_TOKEN, TOKENS_PER_STEP, metric_rows, write_run_json
 
 SEEDS = 5
-ARMS = {"vanilla": 1.0} | {f"mhar heads={heads}": 1 - 0.01 * k for k, heads in enumerate((2, 4, 8), start=1)}
 STEPS = 100
 NOISE = 2e-3
 
 
-def many_runs(root: Path, runs: int, noise: float = NOISE) -> Path:
-    """`runs` finished runs below `root`: four arms, five seeds, and as many budgets over three decades as that needs.
-    The losses follow L = 4e3 * (factor of the arm) * C^-0.3 + 1.5 with log-normal noise."""
-    budgets = math.ceil(runs / (len(ARMS) * SEEDS))
+def many_runs(root: Path, runs: int, arms: int = 4) -> Path:
+    """`runs` finished runs below `root`: vanilla and `arms` - 1 others, five seeds, and as many budgets over three
+    decades as that needs. The losses follow L = 4e3 * (factor of the arm) * C^-0.3 + 1.5 with log-normal noise."""
+    factors = {f"mhar heads={k}" if k else "vanilla": 1 - 0.01 * k for k in range(arms)}
+    budgets = math.ceil(runs / (arms * SEEDS))
     files = _files(root / ".model")
     draw = random.Random(0)
     made = 0
@@ -35,11 +35,11 @@ def many_runs(root: Path, runs: int, noise: float = NOISE) -> Path:
         # the same steps in every run, so that the segments are the same: the width makes the budget
         flops_per_token = FLOPS_PER_TOKEN * 1e3 ** (k / max(budgets - 1, 1))
         flops = STEPS * TOKENS_PER_STEP * flops_per_token
-        for arm, factor in ARMS.items():
+        for arm, factor in factors.items():
             for seed in range(SEEDS):
                 if made == runs:
                     return root
-                loss = (4e3 * factor * flops**-0.3 + 1.5) * math.exp(draw.gauss(0, noise))
+                loss = (4e3 * factor * flops**-0.3 + 1.5) * math.exp(draw.gauss(0, NOISE))
                 _write(
                     root / "study" / f"s{k}-{arm.replace(' ', '-')}-seed{seed}", made, arm, k, seed, flops, loss, files
                 )
@@ -97,5 +97,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--runs", type=int, default=10_000)
-    arguments = parser.parse_args()
-    print(f"{arguments.runs} runs under {many_runs(arguments.folder, arguments.runs)}")
+    parser.add_argument("--arms", type=int, default=4)
+    given = parser.parse_args()
+    print(f"{given.runs} runs under {many_runs(given.folder, given.runs, given.arms)}")

@@ -7,6 +7,7 @@ import pytest
 
 from fitting.analyse import analyse
 from fitting.gate import gate
+from fitting.points import curve_points
 from fitting.sources import load_tables
 from fitting.tuning import Protocol, canonical, join_rates
 from sweeps.files import write_json
@@ -290,7 +291,7 @@ def test_run_folders_show_what_was_tried(tmp_path):
     assert joined.order == ("mhar", "vanilla")
     assert any("differ in the learning rate alone are one arm: mhar" in note for note in gate(joined).notes)
     assert {one.arm for one in gate(joined, reference="vanilla").excluded} == {"mhar"}
-    points = {(point.arm, point.size): point.loss for point in analyse(joined).points}
+    points = {(point.arm, point.size): point.loss for point in curve_points(gate(joined).rows)[0]}
     assert [points["mhar", f"s{k}"] for k in range(4)] == ladder(0.9)
     assert join_rates(load_tables([root / "study" / "vanilla-0"])[0]).notes == ()
 

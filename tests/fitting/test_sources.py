@@ -42,6 +42,7 @@ def test_other_names_are_taken_where_the_proper_one_is_absent(tmp_path):
     study = read(tmp_path, rows, ("arm", "flops", "val_loss", "params"))
     assert study.order == ("a",)
     assert study.rows["params_non_embedding"].tolist() == [1e8] * 7
+    assert study.rows["params"].tolist() == ["100000000.0"] * 7  # the column is there for those who name it
     assert study.rows["loss"].tolist() == [loss for _, loss in t7()]
     both = [("a", *row, 1e8, 9e7) for row in t7()]
     study = read(tmp_path, both, ("scheme", "flops", "loss", "params", "params_non_embedding"))
