@@ -2,31 +2,36 @@
 error.
 
 Left out: rows that cannot be read, runs outside the study's grid, not finished, with an unfinished schedule, without a
-usable loss, with achieved FLOPs off the plan by more than `FLOPS_TOLERANCE`, and losses more than 1 nat above the same
-arm's best at a smaller budget (they count as diverged). Two data fingerprints, tokenizers, evaluation sets or FLOPs
-conventions inside one study are an error unless the person allows them, and then a note.
+usable loss, with achieved FLOPs off the plan by more than `FLOPS_TOLERANCE`, losses more than 1 nat above the same
+arm's best at a smaller budget (they count as diverged), and, where a reference is named, runs whose learning rate was
+tuned by another protocol than the reference's (`fitting.tuning`). Two data fingerprints, tokenizers, evaluation sets,
+FLOPs conventions or windows of the training loss inside one study are an error. What the person allows
+(`--allow-mixed`) is fitted, and a note says so.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fitting.cells import cells
+from fitting.mixtures import mixtures, training_window
 from fitting.result import Exclusion
 from fitting.sources import StudyTable
+from fitting.tuning import off_protocol
 from sweeps.schema import FLOPS_TOLERANCE, InputError
 
 LOSSES = {"val": "loss", "train_tail": "train_tail", "bpb": "bpb"}
 DIVERGED_ABOVE = 1.0  # nats above the arm's best loss at a smaller budget
-MUST_AGREE = {
-    "data_fingerprint": "data fingerprints",
-    "tokenizer": "tokenizers",
-    "eval_fingerprint": "evaluation sets",
-    "flops_convention": "FLOPs conventions",
-}
+ASKED = (
+    *("run_id", "arm", "size", "seed", "problem", "in_grid", "state", "reason", "schedule_complete"),
+    *("value", "flops", "planned_flops"),
+)
+"""Columns that decide about a row, and name it."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,13 @@ class Gated:
     notes: tuple[str, ...]
 
 
-def gate(study: StudyTable, loss: str = "val", allow_mixed: bool = False) -> Gated:
-    """Sort the rows of `study` into those that may be fitted and those that are left out."""
+def gate(study: StudyTable, loss: str = "val", allow_mixed: bool = False, reference: str | None = None) -> Gated:
+    """Sort the rows of `study` into those that may be fitted and those that are left out.
+
+    `reference`: the arm that the others are compared with; None: no comparison, so no protocols are compared. The rows
+    may hold several learning rates a cell: `curve_points` takes each arm at its best. InputError for a loss that is
+    none, a table without it, and runs that cannot be compared.
+    """
     if loss not in LOSSES:
         raise InputError(f"--loss {loss!r}: allowed are {', '.join(LOSSES)}")
     column = LOSSES[loss]
@@ -50,31 +60,41 @@ def gate(study: StudyTable, loss: str = "val", allow_mixed: bool = False) -> Gat
         value=study.rows[column].astype("float64"),
         budget=study.rows["planned_flops"].where(study.rows["planned_flops"] > 0, study.rows["flops"]),
     )
-    reasons = [_reason(row, column) for row in rows.to_dict("records")]
-    usable = rows[[not reason for reason in reasons]]
-    for row, reason in _diverged(usable).items():
-        reasons[rows.index.get_loc(row)] = reason
+    asked = rows[list(ASKED)].to_dict("records")
+    reasons = [_reason(row, column) for row in asked]
+    for place, reason in _diverged(rows, reasons).items():
+        reasons[place] = reason
+    notes = list(study.notes)
+    if reference is not None:
+        notes += _protocols(rows, reasons, reference, allow_mixed)
     kept = rows[[not reason for reason in reasons]].reset_index(drop=True)
-    excluded = tuple(
-        exclusion(row, reason) for row, reason in zip(rows.to_dict("records"), reasons, strict=True) if reason
-    )
-    return Gated(kept, excluded, _mixtures(study, kept, allow_mixed))
+    excluded = tuple(exclusion(row, reason) for row, reason in zip(asked, reasons, strict=True) if reason)
+    notes += mixtures(study, kept, allow_mixed)
+    if loss == "train_tail":
+        notes += training_window(study, kept, allow_mixed)
+    return Gated(kept, excluded, tuple(notes))
 
 
-def exclusion(row: dict[str, object], reason: str) -> Exclusion:
-    """The record of a row that is left out."""
+def exclusion(row: dict[str, Any], reason: str) -> Exclusion:
+    """The record of a row that is left out; of `row` run_id, arm, size, seed, flops and value are needed."""
     seed, flops, value = (_finite(row[name]) for name in ("seed", "flops", "value"))
     return Exclusion(
-        str(row["run_id"]), str(row["arm"]), str(row["size"]), None if seed is None else int(seed), flops, value, reason
+        str(row["run_id"]),
+        str(row["arm"]),
+        str(row["size"]),
+        int(seed) if seed is not None and seed.is_integer() else None,
+        flops,
+        value,
+        reason,
     )
 
 
-def _finite(value: object) -> float | None:
-    number = float(value)  # type: ignore[arg-type]
+def _finite(value: Any) -> float | None:
+    number = float(value)
     return number if math.isfinite(number) else None
 
 
-def _reason(row: dict[str, object], column: str) -> str:
+def _reason(row: dict[str, Any], column: str) -> str:
     """Why a row may not be fitted, "" where it may."""
     if row["problem"]:
         return str(row["problem"])
@@ -85,7 +105,7 @@ def _reason(row: dict[str, object], column: str) -> str:
         return f"{state}: {row['reason']}" if row["reason"] else state
     if not row["schedule_complete"]:
         return "its learning-rate schedule did not run to the end"
-    value, flops, planned = (float(row[name]) for name in ("value", "flops", "planned_flops"))  # type: ignore[arg-type]
+    value, flops, planned = (float(row[name]) for name in ("value", "flops", "planned_flops"))
     if not math.isfinite(value) or value <= 0:
         return f"{column} is missing" if math.isnan(value) else f"{column} {value:g} is not a finite number above 0"
     if not math.isfinite(flops) or flops <= 0:
@@ -98,32 +118,47 @@ def _reason(row: dict[str, object], column: str) -> str:
     return ""
 
 
-def _diverged(rows: pd.DataFrame) -> dict[int, str]:
-    """Rows whose loss lies more than DIVERGED_ABOVE over the best of the same arm at a smaller budget."""
+def _diverged(rows: pd.DataFrame, reasons: list[str]) -> dict[int, str]:
+    """The positions of rows whose loss lies more than DIVERGED_ABOVE over the best of the same arm at a smaller
+    budget, among those without a reason yet."""
+    by_arm: dict[str, list[tuple[float, float, int]]] = {}
+    columns = zip(rows["arm"], rows["budget"].tolist(), rows["value"].tolist(), reasons, strict=True)
+    for place, (arm, budget, value, reason) in enumerate(columns):
+        if not reason:
+            by_arm.setdefault(str(arm), []).append((budget, value, place))
     found = {}
-    for _, arm in rows.groupby("arm", sort=False):
-        best = math.inf
-        for _, budget in arm.sort_values("budget", kind="stable").groupby("budget"):
-            for index, value in budget["value"].items():
-                if value > best + DIVERGED_ABOVE:
-                    found[index] = (
-                        f"diverged: loss {value:.6g} is more than {DIVERGED_ABOVE:g} above the arm's {best:.6g} "
-                        "at a smaller budget"
-                    )
-            best = min(best, float(budget["value"].min()))
+    for runs in by_arm.values():
+        best = smaller = math.inf  # of all budgets so far; of those below the current one
+        current = -math.inf
+        for budget, value, place in sorted(runs):
+            if budget > current:
+                smaller, current = best, budget
+            if value > smaller + DIVERGED_ABOVE:
+                found[place] = (
+                    f"diverged: loss {value:.6g} is more than {DIVERGED_ABOVE:g} above the arm's {smaller:.6g} "
+                    "at a smaller budget"
+                )
+            best = min(best, value)
     return found
 
 
-def _mixtures(study: StudyTable, rows: pd.DataFrame, allow: bool) -> tuple[str, ...]:
-    notes = []
-    for column, what in MUST_AGREE.items():
-        values = sorted({value for value in rows[column] if value})
-        if len(values) > 1:
-            named = " and ".join(values) if len(values) == 2 else ", ".join(values)
-            if not allow:
-                raise InputError(
-                    f"{study.source}: study {study.name} mixes {len(values)} {what} ({named}), their losses cannot be "
-                    "compared: fit them apart, or pass --allow-mixed"
-                )
-            notes.append(f"mixed on request (--allow-mixed): {len(values)} {what} ({named}) are fitted together")
-    return tuple(notes)
+def _protocols(rows: pd.DataFrame, reasons: list[str], reference: str, allow: bool) -> list[str]:
+    """Give a reason to the rows that were not tuned as the reference was, or a note where the person allows them."""
+    shows = rows["in_grid"].astype(bool) & rows["state"].isin(["done", "diverged"]) & (rows["arm"] != "")
+    usable = shows & np.isfinite(rows["budget"]) & (rows["budget"] > 0)
+    off = {
+        place: reason
+        for place, reason in off_protocol(rows, cells(rows), usable.tolist(), reference).items()
+        if not reasons[place]
+    }
+    if not off:
+        return []
+    if allow:
+        first = min(off)
+        return [
+            f"mixed on request (--allow-mixed): {len(off)} runs of arms whose learning rate was not tuned as the "
+            f"reference's are fitted, the first of {rows['arm'].iloc[first]}: {off[first]}"
+        ]
+    for place, reason in off.items():
+        reasons[place] = f"{reason} (--allow-mixed fits it)"
+    return []

@@ -1,116 +1,197 @@
-"""From runs to the points of a curve: one a budget and arm. Seeds are averaged; of several sizes the best is used.
+"""From runs to the points of a curve: one a budget and arm. Seeds are averaged, with their spread kept.
 
-Budgets are told apart by their planned FLOPs, and where no plan is known by the achieved ones within 1%.
+Of several learning rates in a cell (arm, budget, size) the best is taken (`fitting.tuning`). Of several sizes at one
+budget, `--points min` takes the one with the lowest mean loss; `--points parabola` the minimum of the least-squares
+parabola of mean loss in log N (`fitting.parabola`; N = params_non_embedding), where that is interior and convex. Rows
+that repeat a run count once, and sums are exact (math.fsum): neither their order nor their number changes a bit.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fitting.cells import ACHIEVED_TOLERANCE, PAIRED_TOLERANCE, PLANNED_TOLERANCE, cells, clusters
 from fitting.gate import exclusion
+from fitting.parabola import parabola_minimum
+from fitting.repeats import Run, distinct, mean, seed_means
 from fitting.result import CurvePoint, Exclusion
+from fitting.tuning import best_rates
+from sweeps.schema import InputError
 
-PLANNED_TOLERANCE = 1e-6
-ACHIEVED_TOLERANCE = 0.01
-PAIRED_TOLERANCE = 0.02  # arms of one budget in a table differ by what the scheme itself costs
+__all__ = [
+    "ACHIEVED_TOLERANCE",
+    "PAIRED_TOLERANCE",
+    "PLANNED_TOLERANCE",
+    "POINTS",
+    "clusters",
+    "curve_points",
+    "pairing",
+]
+
+POINTS = ("min", "parabola")
+COLUMNS = (
+    *("run_id", "arm", "size", "seed", "budget", "planned_flops", "flops", "value", "tokens", "seconds"),
+    *("params_non_embedding", "device_alone", "lr"),
+)
+NAMED = 12
+"""Budgets that a note names."""
 
 
-def curve_points(rows: pd.DataFrame) -> tuple[tuple[CurvePoint, ...], tuple[Exclusion, ...], tuple[str, ...]]:
-    """Points by arm and rising budget, the runs of sizes that were not the best of their budget, and notes."""
-    points: list[CurvePoint] = []
+def curve_points(
+    rows: pd.DataFrame, how: str = "min"
+) -> tuple[tuple[CurvePoint, ...], tuple[Exclusion, ...], tuple[str, ...]]:
+    """Points by arm and rising budget, the runs that no point stands for, and notes. `rows` are those of a `Gated`;
+    `how` is one of `POINTS`, InputError for another."""
+    if how not in POINTS:
+        raise InputError(f"--points {how!r}: allowed are {', '.join(POINTS)}")
+    rows = rows.reindex(columns=list(COLUMNS))
+    labels = cells(rows)
+    worse = best_rates(rows, labels)
     left_out: list[Exclusion] = []
+    grouped: dict[str, dict[int, dict[str, list[Run]]]] = {}
+    for place, (cell, run) in enumerate(zip(labels, rows.to_dict("records"), strict=True)):
+        if place in worse:
+            left_out.append(exclusion(run, worse[place]))
+        else:
+            grouped.setdefault(cell.arm, {}).setdefault(cell.budget, {}).setdefault(cell.size, []).append(run)
+    points: list[CurvePoint] = []
     several: list[str] = []
     repeats = averaged = 0
-    for arm, mine in rows.groupby("arm", sort=False):
-        for budget in _budgets(mine):
-            sizes: dict[str, CurvePoint] = {}
-            members: dict[str, pd.DataFrame] = {}
-            for size, runs in budget.groupby(_size_labels(budget), sort=True):
-                sizes[str(size)], again = _point(str(arm), runs)
-                members[str(size)] = runs
-                repeats += again
-                averaged += len(runs) > 1
-            best = min(sizes, key=lambda size: (sizes[size].loss, size))
-            point = sizes[best]
-            if len(sizes) > 1:
-                several.append(f"{arm} at {point.budget:.4g}: {best} of {len(sizes)}")
-                for size, runs in members.items():
-                    if size != best:
-                        reason = f"not the best size at this budget ({best} is)"
-                        left_out += [exclusion(row, reason) for row in runs.to_dict("records")]
-            points.append(_with_sizes(point, len(sizes)))
+    for arm, budgets in grouped.items():
+        for _, sizes in sorted(budgets.items()):
+            each = {size: _point(arm, sizes[size]) for size in sorted(sizes)}
+            repeats += sum(len(sizes[size]) - point.n for size, point in each.items())
+            averaged += sum(len(runs) > 1 for runs in sizes.values())
+            if len(sizes) == 1:
+                points += each.values()
+                continue
+            one, said, reasons = (_lowest if how == "min" else _parabola)(arm, each, sizes)
+            points += one
+            several += said
+            left_out += [exclusion(run, reason) for size, reason in reasons.items() for run in sizes[size]]
     notes = []
+    if worse:
+        tuned = len({labels[place] for place in worse})
+        notes.append(f"several learning rates of one arm, budget and size ({tuned} times): the best of each is used")
     if averaged:
         notes.append(f"runs of one arm, size and budget are averaged: {averaged} points stand for more than one run")
     if repeats:
         notes.append(f"{repeats} repeated rows of one arm, size, budget and seed count once: their losses are averaged")
     if several:
-        notes.append("several sizes at one budget, the one with the lowest loss is used: " + "; ".join(several))
+        taken = "the one with the lowest loss" if how == "min" else "the minimum of a parabola of loss in log N"
+        rest = [f"and {len(several) - NAMED} more"] if len(several) > NAMED else []
+        notes.append(f"several sizes at one budget, {taken} is used: " + "; ".join([*several[:NAMED], *rest]))
     return tuple(points), tuple(left_out), tuple(notes)
 
 
-def _budgets(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of each budget, rising."""
-    planned = rows["planned_flops"].to_numpy() > 0
-    ordered = rows.assign(_planned=planned).sort_values(["budget", "run_id"], kind="stable")
-    groups = clusters(
-        ordered["budget"].to_numpy(),
-        np.where(ordered["_planned"].to_numpy(), PLANNED_TOLERANCE, ACHIEVED_TOLERANCE),
-    )
-    return [group for _, group in ordered.groupby(groups)]
-
-
-def clusters(rising: NDArray[np.float64], tolerance: NDArray[np.float64] | float) -> NDArray[np.intp]:
-    """Number each value of a rising list by its cluster: values within a share of the cluster's first one."""
-    allowed = np.broadcast_to(tolerance, rising.shape)
-    label, first, labels = -1, math.nan, []
-    for value, share in zip(rising, allowed, strict=True):
-        if not value <= first * (1 + share):
-            label, first = label + 1, float(value)
-        labels.append(label)
-    return np.array(labels, dtype=np.intp)
-
-
-def _size_labels(rows: pd.DataFrame) -> list[str]:
-    """The size of each row; without a size, runs of one budget that saw other numbers of tokens are other sizes."""
-    labels = []
-    for size, tokens in zip(rows["size"], rows["tokens"], strict=True):
-        if size or not math.isfinite(tokens):
-            labels.append(str(size))
-        else:
-            labels.append(f"{tokens:.3g} tokens")
-    return labels
-
-
-def _point(arm: str, runs: pd.DataFrame) -> tuple[CurvePoint, int]:
-    """The mean over seeds of one arm, size and budget, and how many rows only repeat a seed."""
-    known = runs[np.isfinite(runs["seed"])]
-    unknown = runs[~np.isfinite(runs["seed"])].drop_duplicates(["flops", "value"])
-    groups = [sorted(seed["value"]) for _, seed in known.groupby("seed")] + [[value] for value in unknown["value"]]
-    means = np.sort([float(np.mean(group)) for group in groups])
-    seeds = sorted({int(seed) for seed in known["seed"]})
-    point = CurvePoint(
+def _point(arm: str, runs: Sequence[Run]) -> CurvePoint:
+    """The mean over seeds of one arm, size and budget."""
+    means = seed_means(runs)
+    seeds = sorted({run["seed"] for run in runs if math.isfinite(run["seed"])})
+    each = distinct(runs)
+    return CurvePoint(
         arm=arm,
-        size=str(runs["size"].iloc[0]),
-        seed=seeds[0] if len(means) == 1 and seeds else None,
-        budget=float(np.mean(np.sort(runs["budget"].unique()))),
-        flops=float(np.mean(np.sort(runs["flops"].unique()))),
-        loss=float(np.mean(means)),
+        size=str(runs[0]["size"]),
+        seed=int(seeds[0]) if len(means) == 1 and seeds and float(seeds[0]).is_integer() else None,
+        budget=mean({run["budget"] for run in runs}),
+        flops=mean({run["flops"] for run in runs}),
+        loss=mean(means),
         n=len(means),
         spread=float(np.std(means, ddof=1)) if len(means) > 1 else None,
         sizes=1,
-        run_ids=tuple(sorted(map(str, runs["run_id"]))),
+        run_ids=tuple(sorted(str(run["run_id"]) for run in runs)),
+        tokens=_finite(mean([run["tokens"] for run in each])),
+        seconds=_finite(mean([run["seconds"] for run in each])),
+        alone=_all(run["device_alone"] for run in runs),
+        params=_finite(mean([run["params_non_embedding"] for run in each])),
     )
-    return point, len(runs) - len(means)
 
 
-def _with_sizes(point: CurvePoint, sizes: int) -> CurvePoint:
-    return CurvePoint(**{**point.__dict__, "sizes": sizes})
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _all(flags: Iterable[Any]) -> bool | None:
+    """False if one is, True if all are, None where one is not known."""
+    seen = {bool(flag) if isinstance(flag, bool | np.bool_) else None for flag in flags}
+    return False if False in seen else None if None in seen else True
+
+
+def _changed(point: CurvePoint, **changes: Any) -> CurvePoint:
+    return CurvePoint(**{**point.__dict__, **changes})
+
+
+Choice = tuple[list[CurvePoint], list[str], dict[str, str]]
+"""The point of a budget with several sizes, what a note says of it, and why the runs of a size are left out."""
+
+
+def _lowest(arm: str, sizes: Mapping[str, CurvePoint], runs: Mapping[str, Sequence[Run]]) -> Choice:
+    best = min(sizes, key=lambda size: (sizes[size].loss, size))
+    reason = f"not the best size at this budget ({best} is)"
+    said = f"{arm} at {sizes[best].budget:.4g}: {best} of {len(sizes)}"
+    return [_changed(sizes[best], sizes=len(sizes))], [said], {size: reason for size in sizes if size != best}
+
+
+def _parabola(arm: str, sizes: Mapping[str, CurvePoint], runs: Mapping[str, Sequence[Run]]) -> Choice:
+    every = list(sizes.values())
+    flat = [run for size in sizes for run in runs[size]]
+    budget = mean({run["budget"] for run in flat})
+    found = _abscissa(every)
+    if found is None:
+        reason = (
+            "no parabola: neither params_non_embedding nor tokens are known at every size of this budget: give one of "
+            "these columns, or --points min"
+        )
+        return [], [], dict.fromkeys(sizes, reason)
+    x, what = found
+    minimum = parabola_minimum(x, [point.loss for point in every])
+    if minimum.x is None or minimum.loss is None:
+        return [], [], dict.fromkeys(sizes, f"no parabola of {len(sizes)} sizes: {minimum.status}, or --points min")
+    by_tokens = what == "tokens"
+    freedom = sum(point.n - 1 for point in every)
+    squares = math.fsum((point.n - 1) * point.spread**2 for point in every if point.spread is not None)
+    point = CurvePoint(
+        arm=arm,
+        size=f"parabola of {len(sizes)} sizes",
+        seed=None,
+        budget=budget,
+        flops=mean({run["flops"] for run in flat}),
+        loss=minimum.loss,
+        n=sum(point.n for point in every),
+        spread=math.sqrt(squares / freedom) if freedom else None,
+        sizes=len(sizes),
+        run_ids=tuple(sorted(str(run["run_id"]) for run in flat)),
+        tokens=math.exp(-minimum.x) if by_tokens else _between(x, [point.tokens for point in every], minimum.x),
+        seconds=_between(x, [point.seconds for point in every], minimum.x),
+        alone=_all(point.alone for point in every),
+        params=None if by_tokens else math.exp(minimum.x),
+    )
+    place = f"{math.exp(-minimum.x):.4g} tokens (N is not known)" if by_tokens else f"N = {math.exp(minimum.x):.4g}"
+    return [point], [f"{arm} at {budget:.4g}: {place} of {len(sizes)} sizes"], {}
+
+
+def _abscissa(sizes: Sequence[CurvePoint]) -> tuple[list[float], str] | None:
+    """log N of each size; where it is not known -log D, which at one budget rises with N too."""
+    params = [point.params for point in sizes if point.params is not None and point.params > 0]
+    if len(params) == len(sizes):
+        return [math.log(value) for value in params], "params"
+    tokens = [point.tokens for point in sizes if point.tokens is not None and point.tokens > 0]
+    return ([-math.log(value) for value in tokens], "tokens") if len(tokens) == len(sizes) else None
+
+
+def _between(x: Sequence[float], values: Sequence[float | None], place: float) -> float | None:
+    """A positive quantity at `place`, by straight lines of its logarithm between the sizes."""
+    known = [value for value in values if value is not None and value > 0]
+    if len(known) < len(values):
+        return None
+    order = np.argsort(x)
+    return float(np.exp(np.interp(place, np.array(x)[order], np.log(known)[order])))
 
 
 def pairing(points: Sequence[CurvePoint]) -> tuple[NDArray[np.intp], str]:

@@ -152,10 +152,13 @@ class CurveAtBudget:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One (arm, budget) point that a fit used: the mean over `n` runs, at the size with the lowest mean loss.
+    """One (arm, budget) point that a fit used: the mean over `n` runs, at the size with the lowest mean loss or at the
+    minimum of a parabola over sizes.
 
     `flops` is the mean achieved training FLOPs, `budget` the planned ones (or `flops` where no plan is known), `spread`
     the standard deviation of the loss between seeds (None with one run), `sizes` how many sizes had this budget.
+    `tokens`, device `seconds` and `params` (without embedding) are means over the runs, or those at the parabola's
+    minimum, None where one is not known; `alone`: whether every run had its device to itself, None: not known.
     """
 
     arm: str

@@ -92,6 +92,17 @@ def read(folder: Path) -> list[Attempt]:
     return found
 
 
+def device_alone(folder: Path) -> bool | None:
+    """Whether every attempt of a run had its device to itself, as each recorded when it began; False if one had not,
+    None where one did not say (attempts of earlier releases, and workers that were not told)."""
+    said = [
+        read_record(_file(folder, number)).get("device_alone")
+        for number in numbers(folder)
+        if _file(folder, number).stat().st_size
+    ]
+    return False if False in said else True if said and None not in said else None
+
+
 def claim(folder: Path, resumed_from: int, extra: Mapping[str, Any] | None = None) -> Attempt:
     """Become the newest attempt of a run. The caller has checked that no earlier attempt is alive; if two callers
     race, each gets its own number and the lower one is fenced. `extra` is recorded beside (job id, checkpoint)."""

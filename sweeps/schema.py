@@ -9,7 +9,6 @@ Losses are nats per token, compute is training FLOPs (convention in `flops_conve
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import pandas as pd
 
 from model.config import words
 from model.errors import InputError, run_app
-from sweeps.files import read_json
+from sweeps.run_rows import content_of, missing_row, run_row
 from sweeps.segments import COLUMNS, SCHEMA_VERSION, Kind, NewerSchema, read_segments
 from sweeps.state import STATES, RunState, run_state
 
@@ -45,7 +44,7 @@ FLOPS_TOLERANCE = 0.05
 """Share of the planned FLOPs by which a run's achieved ones may be off; beyond it no fit takes the run, and a plan
 warns."""
 
-# column: (type, unit or meaning)
+# column: (type, unit or meaning); a flag is True, False, or "" where it is not known
 RUN_COLUMNS: dict[str, tuple[str, str]] = {
     "study": ("str", "name of the study"),
     "run_id": ("str", "hash of what decides the loss (sweeps.identity)"),
@@ -77,6 +76,7 @@ RUN_COLUMNS: dict[str, tuple[str, str]] = {
     "source_loss": ("float", "loss of the true source on the same tokens where it is known, nats per token"),
     "seconds": ("float", "device seconds of training"),
     "tokens_per_second": ("float", "training tokens per device second"),
+    "device_alone": ("flag", "whether no other run of its sweep shared the device while it trained"),
     "peak_memory_bytes": ("float", "bytes"),
     "kernel_path": ("str", "ref or fused"),
     "device": ("str", "cpu or the accelerator's name"),
@@ -89,6 +89,8 @@ RUN_COLUMNS: dict[str, tuple[str, str]] = {
     "params_non_embedding": ("float", "without embedding and head"),
     "params_scheme": ("float", "the scheme's own"),
     "lr": ("float", "peak learning rate"),
+    "lr_grid": ("str", "learning rates tried, as 0.0005,0.001; empty: those of the runs of one arm, size and budget"),
+    "lr_trials": ("float", "how many were tried; 0: as many as the grid holds"),
     "commit": ("str", "git commit of the newest attempt"),
     "dirty": ("bool", "whether that tree had changes"),
     "torch_version": ("str", ""),
@@ -112,10 +114,14 @@ def run_folders(path: Path) -> list[tuple[str, Path]]:
 
 def load_studies(path: Path) -> dict[str, dict[str, Any]]:
     """The content of each study.json that concerns `path`, by study name: the resolved grid."""
-    candidates = [path, path.absolute().parent] if (path / "run.json").exists() else [path, *_folders(path)]
+    if (path / "run.json").exists():
+        candidates = [path, path.absolute().parent]
+    else:
+        # a study's folders are its runs: with ten thousand of them, nothing is to be looked for there
+        candidates = [path] if (path / "study.json").exists() else [path, *_folders(path)]
     found = {}
     for folder in candidates:
-        content = _json(folder / "study.json")
+        content = content_of(folder / "study.json")
         if content is not None:
             found[content["study"]] = content
     return found
@@ -131,19 +137,19 @@ def load_runs(path: Path | str) -> pd.DataFrame:
     grids = {name: {run["run_id"]: run for run in study["runs"]} for name, study in studies.items()}
     rows, seen = [], set()
     for study, folder in folders:
-        run = _json(folder / "run.json")
+        run = content_of(folder / "run.json")
         if run is None:
             continue
         study = run["study"] if run["study"] in studies else study
         cell = grids.get(study, {}).get(run["run_id"], {})
         # run.json is written once: a size or an arm that got another name since has it in the grid
         run |= {key: cell[key] for key in ("arm", "size") if key in cell}
-        rows.append(_run_row(study, folder, run, grids.get(study)))
+        rows.append(run_row(study, folder, run, grids.get(study)))
         seen.add((study, run["run_id"]))
     if not (path / "run.json").exists():
         for study, grid in grids.items():
             missing = [run for run_id, run in grid.items() if (study, run_id) not in seen]
-            rows += [_missing_row(study, run) | _without_run_json(path, study, run) for run in missing]
+            rows += [missing_row(path, study, run) for run in missing]
     table = pd.DataFrame(rows, columns=list(RUN_COLUMNS))
     for column, (kind, _) in RUN_COLUMNS.items():
         if kind == "float":
@@ -152,6 +158,9 @@ def load_runs(path: Path | str) -> pd.DataFrame:
             table[column] = table[column].astype("int64")
         elif kind == "bool":
             table[column] = table[column].astype("bool")
+        elif kind == "flag":
+            flags = [value if isinstance(value, bool) else "" for value in table[column]]
+            table[column] = pd.Series(flags, index=table.index, dtype="object")
         else:
             table[column] = table[column].astype("object").fillna("")
     return table.sort_values(["study", "arm", "planned_flops", "size", "seed", "run_id"], ignore_index=True)
@@ -178,7 +187,7 @@ def _load_rows(path: Path, kind: Kind, columns: Sequence[str] | None) -> pd.Data
     names = list(columns) if columns else COLUMNS[kind].names
     frames, unreadable = [], []
     for study, folder in run_folders(path):
-        run = _json(folder / "run.json")
+        run = content_of(folder / "run.json")
         if run is None:
             continue
         try:
@@ -198,117 +207,11 @@ def _load_rows(path: Path, kind: Kind, columns: Sequence[str] | None) -> pd.Data
     return table
 
 
-def _run_row(study: str, folder: Path, run: dict[str, Any], grid: dict[str, Any] | None) -> dict[str, Any]:
-    state = _state(folder)
-    outcome = (_json(folder / "DONE") if state.state == "done" else None) or {}
-    source = _newest_provenance(folder)
-    model = run["config"]["model"]
-    row = _planned_columns(study, run) | {
-        "state": state.state,
-        "reason": state.reason,
-        "in_grid": grid is None or run["run_id"] in grid,
-        "d_model": model["d_model"],
-        "layers": model["layers"],
-        "flops": state.step * run["planned"]["tokens_per_step"] * run["flops_per_token"]["training"],
-        "planned_flops": run["planned"]["flops"],
-        "planned_tokens": run["planned"]["tokens"],
-        "tokens": state.step * run["planned"]["tokens_per_step"],
-        "steps": run["planned"]["steps"],
-        "step": state.step,
-        "schedule_complete": state.step >= run["planned"]["steps"],
-        "params_total": run["parameters"]["total"],
-        "params_non_embedding": run["parameters"]["non_embedding"],
-        "params_scheme": run["parameters"]["scheme"],
-        "lr": run["config"]["optimizer"]["lr"],
-        "commit": source.get("commit") or "",
-        "dirty": bool(source.get("dirty")),
-        "torch_version": (source.get("versions") or {}).get("torch", ""),
-        "host": source.get("host", ""),
-        "path": str(folder),
-    }
-    for key in ("flops_convention", "data_fingerprint", "tokenizer", "eval_fingerprint", "unigram_entropy"):
-        row[key] = run.get(key)
-    for key in (
-        *("flops", "tokens", "loss", "bpb", "train_tail", "train_tail_tokens", "eval_tokens", "eval_bytes"),
-        *("source_loss", "seconds", "tokens_per_second", "peak_memory_bytes", "kernel_path", "device"),
-    ):
-        if key in outcome:
-            row[key] = outcome[key]
-    return row
-
-
-def _state(folder: Path) -> RunState:
-    try:
-        return run_state(folder)
-    except ValueError as error:
-        raise _damaged(error) from error
-
-
-def _missing_row(study: str, run: dict[str, Any]) -> dict[str, Any]:
-    return _planned_columns(study, run) | {
-        "state": "new",
-        "reason": "",
-        "in_grid": True,
-        "d_model": run["d_model"],
-        "layers": run["layers"],
-        "planned_flops": run["planned_flops"],
-        "planned_tokens": run["planned_tokens"],
-        "steps": run["steps"],
-        "step": 0,
-        "tokens": 0.0,
-        "flops": 0.0,
-        "schedule_complete": False,
-        "dirty": False,
-    }
-
-
-def _without_run_json(path: Path, study: str, run: dict[str, Any]) -> dict[str, Any]:
-    """What differs for a cell of the grid whose folder is there and has lost its run.json alone."""
-    name = run.get("folder", "")
-    for folder in (path / name, path / study / name):
-        if name and folder.is_dir():
-            reason = f"{folder / 'run.json'} is missing: `python -m sweeps run STUDY.yaml` writes it again"
-            return {"state": "incomplete", "reason": reason, "path": str(folder)}
-    return {}
-
-
-def _planned_columns(study: str, run: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "study": study,
-        "settings": json.dumps(run["scheme_settings"], sort_keys=True),
-        "defaults": json.dumps(run.get("scheme_defaults", {}), sort_keys=True),  # not in folders of earlier releases
-        "reconstruction": run.get("reconstruction", ""),  # run folders of earlier releases have none
-        **{key: run[key] for key in ("run_id", "scheme", "arm", "size", "seed")},
-    }
-
-
-def _newest_provenance(folder: Path) -> dict[str, Any]:
-    try:
-        names = sorted(name for name in os.listdir(folder / "provenance") if name[0] != "." and name.endswith(".json"))
-    except FileNotFoundError:
-        return {}
-    return _json(folder / "provenance" / names[-1]) or {} if names else {}
-
-
 def _runs_of_study(study: Path) -> list[tuple[str, Path]]:
-    return [(study.absolute().name, run) for run in _folders(study) if (run / "run.json").exists()]
+    name = study.absolute().name
+    return [(name, run) for run in _folders(study) if os.path.exists(f"{run}/run.json")]
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(child for child in path.iterdir() if child.is_dir() and not child.name.startswith("."))
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        content = read_json(path)
-    except ValueError as error:
-        raise _damaged(error) from error
-    if isinstance(content, dict) and content.get("schema", 0) > SCHEMA_VERSION:
-        raise InputError(
-            f"{path} has schema version {content['schema']}, this isoloss reads up to {SCHEMA_VERSION}: upgrade isoloss"
-        )
-    return content
-
-
-def _damaged(error: ValueError) -> InputError:
-    return InputError(f"{error}: restore the file, or remove its run folder and train it again")
+    with os.scandir(path) as entries:
+        return sorted(path / entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))

@@ -35,7 +35,7 @@ def run_state(folder: Path) -> RunState:
         # written whole by a rename, damaged since: what it spoke of may still be there, and is trained again if not
         return RunState("incomplete", f"unreadable: {folder / 'DONE'}", 0)
     if done is not None:
-        lost = [name for name, size in sorted(done["segments"].items()) if not _intact(folder / name, size)]
+        lost = [name for name, size in sorted(done["segments"].items()) if not whole(f"{folder}/{name}", size)]
         if lost:
             return RunState("incomplete", f"unreadable: {', '.join(str(folder / name) for name in lost)}", done["step"])
         return RunState("done", "", done["step"])
@@ -59,7 +59,3 @@ def run_state(folder: Path) -> RunState:
     if torn and first_lost_step(folder, step) is not None:
         return RunState("incomplete", f"unreadable: {', '.join(torn)}", step)
     return RunState("interrupted", f"at step {step} of attempt {newest.number}", step)
-
-
-def _intact(path: Path, size: int) -> bool:
-    return whole(path) and path.stat().st_size == size

@@ -2,7 +2,8 @@
 
 Requests come as JSON lines on stdin:
 
-    {"run": FOLDER, "device": "auto", "checkpoint_every": 30.0, "checkpoint_steps": null, "command": [...]}
+    {"run": FOLDER, "device": "auto", "checkpoint_every": 30.0, "checkpoint_steps": null, "command": [...],
+     "alone": whether no other worker of the parent has this device, null where that is not known}
 
 Answers go as JSON lines to stdout, each with "event": ready (imports are done), progress (a heartbeat), result (fields
 of `sweeps.train.run.Result`). All other output of a run goes to its `log.txt`.
@@ -117,7 +118,9 @@ def serve(requests: Requests, answers: Answers, stop: Stop) -> None:
     for request in requests:
         folder = Path(request["run"])
         cadence = Cadence(request.get("checkpoint_every", 30.0), request.get("checkpoint_steps"))
-        options = Options(request.get("device", "auto"), cadence, tuple(request.get("command", ())))
+        options = Options(
+            request.get("device", "auto"), cadence, tuple(request.get("command", ())), request.get("alone")
+        )
         requests.training = True
         with logging_to(folder / "log.txt"):
             result = train_run(folder, options, stop, lambda beat: answers.send("progress", **beat))

@@ -25,6 +25,7 @@ from sweeps.train.outcome import write_failed
 
 RETRIES = 3
 TICK_S = 0.2
+DEVICES = "CUDA_VISIBLE_DEVICES"
 FAILED_STARTS = 2
 """Workers that die in a row before they are ready, after which no more are started."""
 
@@ -75,6 +76,7 @@ class _Pool:
         self.queue: list[Job] = []
         self.current: dict[Worker, Job] = {}
         self.slots: dict[Worker, dict[str, str]] = {}
+        self.alone = False
         self.first_step: dict[Job, int] = {}
         self.deaths: dict[Job, list[int]] = {}
         self.failed_starts = 0
@@ -95,7 +97,10 @@ class _Pool:
         self.queue = sorted(jobs, key=lambda job: job.flops)  # the largest is taken from the end
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            for environment in self._environments(max(job.threads for job in jobs))[: len(jobs)]:
+            environments = self._environments(max(job.threads for job in jobs))[: len(jobs)]
+            # one worker, or one on each accelerator; never changed later, so that it holds for whole attempts
+            self.alone = len({environment[DEVICES] for environment in environments}) == len(environments)
+            for environment in environments:
                 self._start(environment)
             while self.slots:
                 for key, _ in self.selector.select(TICK_S):
@@ -115,7 +120,7 @@ class _Pool:
         """One environment a worker."""
         gpus = [] if self.options.device == "cpu" else visible_gpus()
         count = self.options.jobs or len(gpus) or max(1, usable_cpus() // threads)
-        return [{"CUDA_VISIBLE_DEVICES": gpus[i % len(gpus)] if gpus else ""} for i in range(count)]
+        return [{DEVICES: gpus[i % len(gpus)] if gpus else ""} for i in range(count)]
 
     def _start(self, environment: dict[str, str]) -> None:
         worker = Worker(environment)
@@ -137,6 +142,7 @@ class _Pool:
                 "device": self.options.device,
                 "checkpoint_every": self.options.checkpoint_every,
                 "command": list(self.options.command),
+                "alone": self.alone,
             }
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from model.errors import InputError
-from sweeps.attempts import Attempt
+from sweeps.attempts import Attempt, device_alone
 from sweeps.files import write_json
 from sweeps.segments import Kind, cuts, first_lost_step, list_segments, read_segments
 
@@ -56,6 +56,8 @@ def write_done(attempt: Attempt, run: dict[str, Any], measured: dict[str, Any]) 
         "train_tail_tokens": tail * tokens_per_step,
         "seconds": float(seconds[-1]),
         "tokens_per_second": tokens_per_step / _steady_step_seconds(seconds, table["attempt"].to_numpy()),
+        # seconds are those of all attempts, so each of them counts
+        "device_alone": device_alone(folder),
         **measured,
         "segments": _sizes(folder),
         "finished_at": time.time(),

@@ -43,11 +43,13 @@ Report = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class Options:
-    """What a request may choose: nothing of it changes a loss. `command` is recorded."""
+    """What a request may choose: nothing of it changes a loss. `command` is recorded, and `alone`: whether no other run
+    of the sweep shares the device (None: nobody knows)."""
 
     device: str = "auto"
     cadence: Cadence = field(default_factory=Cadence)
     command: tuple[str, ...] = ()
+    alone: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Res
         config = RunConfig.model_validate(run["config"])
         start = choose_start(folder, config.evaluation.every)
         notes += _say(start.notes)
-        attempt = _claim(folder, start)
+        attempt = _claim(folder, start, options.alone)
         return _Attempt(attempt, run, config, start, options, stop, report, notes).train()
     except Fenced as error:
         _say([str(error)])
@@ -104,13 +106,13 @@ def _outcome_or_holder(folder: Path) -> Result | None:
     return None
 
 
-def _claim(folder: Path, start: Start) -> attempts.Attempt:
+def _claim(folder: Path, start: Start, alone: bool | None) -> attempts.Attempt:
     """The next attempt. A DONE whose history is damaged goes first: what is not done must not look so."""
     if (folder / "DONE").exists():
         (folder / "DONE").unlink()
         sync_folder(folder)
     name = start.checkpoint.path.name if start.checkpoint else None
-    extra = {"checkpoint": name, "notes": list(start.notes), **parent_record()}
+    extra = {"checkpoint": name, "notes": list(start.notes), "device_alone": alone, **parent_record()}
     return attempts.claim(folder, start.step, extra)
 
 

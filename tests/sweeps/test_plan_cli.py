@@ -12,7 +12,9 @@ import pytest
 from model.errors import run_app
 from model.residual import scheme_names
 from sweeps.__main__ import app
-from tests.sweeps.studies import write_study
+from sweeps.plan import plan_study, write_study_json
+from sweeps.study import load_study
+from tests.sweeps.studies import LARGER, SIZE, write_study
 from tests.tolerances import ANSWER_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -193,6 +195,24 @@ def test_the_table_names_every_run_and_cuts_no_number(tmp_path):
     assert "3 runs (3 new)" in result.stdout
     assert "a guess" in result.stdout
     assert os.listdir(tmp_path) == ["try.yaml"]
+
+
+def test_json_has_the_form_of_study_json(tmp_path):
+    """What reads the one reads the other, before anything is trained and after."""
+    schemes = ["vanilla", {"mhar": {"heads": [1, 2]}}, {"attnres": {"lr": 1e-3, "label": "mine"}}]
+    file = write_study(tmp_path, schemes=schemes, sizes=[SIZE, LARGER], seeds=[0, 1])
+    assert plan(tmp_path, "try.yaml", "--json", "plan.json").returncode == 0
+    written = write_study_json(plan_study(load_study(file), tmp_path / "runs"))
+    content = json.loads((tmp_path / "plan.json").read_text())
+    assert content == json.loads(written.read_text())
+    assert (content["study"], content["schema"], len(content["runs"])) == ("try", 1, 16)
+    for run in content["runs"]:
+        assert run["planned_flops"] > 0
+        assert isinstance(run["seed"], int)
+    cells = {(run["arm"], run["size"], run["seed"], run["planned_flops"]) for run in content["runs"]}
+    assert len(cells) == 16
+    assert {arm for arm, *_ in cells} == {"vanilla", "mhar heads=1", "mhar heads=2", "mine"}
+    assert len({flops for *_, flops in cells}) == 2  # matched compute: one budget a size
 
 
 def test_json_is_the_resolved_grid(tmp_path):

@@ -200,3 +200,43 @@ def test_run_folders_without_a_reconstruction_have_an_empty_one(run):
     assert load_runs(run).iloc[0]["reconstruction"] == ""
     write_run_json(run, reconstruction="the gate's start")
     assert load_runs(run).iloc[0]["reconstruction"] == "the gate's start"
+
+
+@pytest.mark.parametrize("layout", [{"indent": 1}, {"indent": None}, {"indent": 1, "sort_keys": True}])
+def test_provenance_is_that_of_the_newest_attempt_whatever_its_diff(run, layout):
+    """The diff is passed over as text; in another layout, or as the last key, the whole record is read."""
+    attempts.claim(run, 0)
+    finish(run)
+    (run / "provenance").mkdir()
+    for number, commit in ((1, "old"), (2, "new")):
+        record = {"schema": 1, "commit": commit, "dirty": True, "diff": 'a "quoted"\n "diff": "line"\n' * 5000}
+        record |= {"host": "here", "versions": {"torch": "2.11"}} if number == 2 else {}
+        (run / "provenance" / f"{number:04d}.json").write_text(json.dumps(record, **layout))
+    (row,) = load_runs(run).to_dict("records")
+    assert (row["commit"], row["dirty"], row["host"], row["torch_version"]) == ("new", True, "here", "2.11")
+    (run / "provenance" / "0002.json").unlink()
+    assert load_runs(run).iloc[0]["commit"] == "old"
+    (run / "provenance" / "0003.json").write_text("{")
+    with pytest.raises(InputError, match=r"0003\.json is not valid JSON"):
+        load_runs(run)
+
+
+def test_run_folders_that_do_not_say_whether_the_device_was_alone_read_as_unknown(run):
+    """Folders of earlier releases do not have the key."""
+    attempts.claim(run, 0)
+    finish(run)
+    assert load_runs(run).iloc[0]["device_alone"] == ""
+    for said in (True, False):
+        write_json(run / "DONE", json.loads((run / "DONE").read_text()) | {"device_alone": said})
+        assert load_runs(run).iloc[0]["device_alone"] is said
+
+
+def test_a_segment_of_another_size_than_recorded_is_lost(run):
+    attempts.claim(run, 0)
+    finish(run)
+    segment = next((run / "metrics").iterdir())
+    content = segment.read_bytes()
+    segment.write_bytes(content[:-8] + b"\0" + content[-8:])  # whole at both ends
+    assert run_state(run).state == "incomplete"
+    segment.unlink()
+    assert run_state(run).state == "incomplete"

@@ -179,6 +179,19 @@ def test_each_gpu_gets_a_worker(script, monkeypatch, tmp_path):
     assert used == {"2", "5"}
 
 
+@pytest.mark.parametrize(
+    ("gpus", "jobs", "runs", "alone"),
+    [("", 1, 2, True), ("", 2, 2, False), ("", 2, 1, True), ("2,5", None, 3, True), ("2", 2, 2, False)],
+)
+def test_workers_are_told_whether_they_have_the_device_alone(script, monkeypatch, tmp_path, gpus, jobs, runs, alone):
+    """One worker, or one on each accelerator; a second one on the same device takes it from both."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
+    script('open(folder + "/alone", "w").write(json.dumps(json.loads(line)["alone"])); result()')
+    found = make_jobs(tmp_path, **{f"r{k}": float(k) for k in range(1, runs + 1)})
+    run_sweep(found, PoolOptions(jobs=jobs))
+    assert [json.loads((job.folder / "alone").read_text()) for job in found] == [alone] * runs
+
+
 @pytest.mark.parametrize(("value", "found"), [("", []), ("-1", []), ("3", ["3"]), ("0, GPU-a", ["0", "GPU-a"])])
 def test_gpus_are_those_of_the_variable(monkeypatch, value, found):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)

@@ -70,6 +70,7 @@ def test_only_what_is_missing_is_trained(study, tmp_path, capsys):
     assert set(table["state"]) == {"done"}
     assert set(table["arm"]) == {"vanilla", "mhar heads=1", "mhar heads=2"}
     assert (table["tokens"] == table["planned_tokens"]).all()
+    assert set(table["device_alone"]) == {False}  # two workers
     assert len(load_studies(runs)["tiny"]["runs"]) == 6
     first = trained(runs)
     contents = {folder: (runs / "tiny" / folder / "run.json").read_bytes() for folder in first}

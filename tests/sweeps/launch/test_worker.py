@@ -43,7 +43,7 @@ def test_a_worker_trains_run_after_run_and_survives_a_failed_one(lasting, tmp_pa
     for name, changes in (("a", {}), ("broken", {"data_fingerprint": "0" * 32}), ("b", {})):
         plan(tmp_path / "study" / name, config(5), **changes)
     for name in ("a", "broken", "b", "a"):
-        lasting.ask(tmp_path / "study" / name, command=["python", "-m", "sweeps", "run", "x.yaml"])
+        lasting.ask(tmp_path / "study" / name, command=["python", "-m", "sweeps", "run", "x.yaml"], alone=True)
     answers = [lasting.answer() for _ in range(4)]
     assert [answer["status"] for answer in answers] == ["done", "failed", "done", "done"]
     assert [answer["skipped"] for answer in answers] == [False, False, False, True]
@@ -55,6 +55,7 @@ def test_a_worker_trains_run_after_run_and_survives_a_failed_one(lasting, tmp_pa
     assert "Warning" not in log
     provenance = read_json(tmp_path / "study" / "a" / "provenance" / "0001.json")
     assert provenance["command"] == ["python", "-m", "sweeps", "run", "x.yaml"]
+    assert read_json(tmp_path / "study" / "b" / "DONE")["device_alone"] is True
 
 
 def test_sigterm_stops_at_a_step_boundary_and_the_run_goes_on_exactly(worker, lasting, tmp_path):

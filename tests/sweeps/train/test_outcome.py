@@ -11,6 +11,8 @@ from sweeps.schema import load_evals, load_metrics, load_runs
 from sweeps.state import run_state
 from sweeps.train.checkpoint import list_checkpoints
 from sweeps.train.divergence import PATIENCE
+from sweeps.train.run import Options, train_run
+from sweeps.train.stop import Stop
 from tests.sweeps.train.runs import config, plan, train
 
 
@@ -100,6 +102,39 @@ def test_other_data_than_planned_is_refused_naming_both(folder, key):
     assert run[key] in result.message
     assert planned in result.message
     assert "\n" not in result.message
+
+
+@pytest.mark.parametrize("alone", [True, False, None])
+def test_done_says_whether_the_device_was_alone(folder, alone):
+    run = plan(folder, config(3))
+    assert train_run(folder, Options("cpu", alone=alone), Stop(), lambda beat: None).status == "done"
+    assert read_json(folder / "DONE")["device_alone"] is alone
+    row = load_runs(folder.parent).iloc[0]
+    assert row["device_alone"] == ("" if alone is None else alone)
+    assert row["run_id"] == run["run_id"]
+
+
+@pytest.mark.parametrize(
+    ("said", "alone"),
+    [
+        ([], None),
+        ([True], True),
+        ([True, True], True),
+        ([True, False], False),
+        ([False, None], False),
+        ([None, True], None),
+        (["absent", True], None),  # an attempt of an earlier release
+    ],
+)
+def test_every_attempt_must_have_had_its_device_alone(folder, said, alone):
+    """`seconds` are those of all attempts."""
+    folder.mkdir(parents=True)
+    for each in said:
+        attempts.claim(folder, 0, {} if each == "absent" else {"device_alone": each})
+    assert attempts.device_alone(folder) is alone
+    if said:
+        (folder / "attempts" / "0099.json").touch()  # killed before it trained
+        assert attempts.device_alone(folder) is alone
 
 
 def test_provenance_of_each_attempt(folder):
