@@ -21,10 +21,10 @@ import typer
 from fitting.basin import basin
 from fitting.gate import gate
 from fitting.points import PAIRED_TOLERANCE, clusters
-from fitting.result import UCurve, UCurveCell, UCurveResult
 from fitting.serialise import write_json
-from fitting.show import show_u_curve
 from fitting.sources import StudyTable, load_tables, reconstructions
+from fitting.u_curve_result import UCurve, UCurveCell, UCurveResult
+from fitting.u_curve_show import show_u_curve
 from sweeps.schema import InputError, run_app, words
 
 LEVEL = 0.9

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from fitting.result import UCurveResult
+from fitting.u_curve_result import UCurveResult
 from reports import sentences
 from reports.figures import depth_attention, loss, speedup, speedup_by_scale, training, u_curve
 from reports.view import DepthWeights, StudyView, texts

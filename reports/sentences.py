@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fitting.result import IsoLossResult, Speedup, UCurveResult
+from fitting.result import IsoLossResult, Speedup
+from fitting.u_curve_result import UCurveResult
 from reports import numbers
 from reports.style import order_arms
 

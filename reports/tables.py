@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fitting.result import FitResult, IsoLossResult, PointSpeedup, UCurveResult
+from fitting.result import FitResult, IsoLossResult, PointSpeedup
+from fitting.u_curve_result import UCurveResult
 from reports import numbers
 from reports.numbers import MISSING
 from reports.style import natural_key, order_arms

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from fitting.result import UCurve, UCurveResult
+from fitting.u_curve_result import UCurve, UCurveResult
 from reports.axes import panel_grid, power_of_ten
 from reports.style import BASIN, COLOURS, INK, MUTED, plain, styled
 from reports.view import LOSS_LABELS
