@@ -96,7 +96,7 @@ def _u_curve(result: UCurveResult, name: str) -> Panel:
         f"{sentences.basin(result)} A basin holds every value that a comparison with the best one cannot exclude; all"
         " panels span the same range of loss."
     )
-    title = f"Loss against {result.over} ({result.family})"
+    title = f"Loss against {result.over_label or result.over} ({result.family})"
     return Panel(name, title, caption, u_curve.alt(result), lambda: u_curve.draw(result))
 
 
