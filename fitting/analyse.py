@@ -41,12 +41,12 @@ def analyse(
     arms, without enough budgets is not an exception: the result says so in `failure`.
     """
     options = Options(parse_policy("--E", E, zero=True), parse_policy("--beta", beta, zero=False), objective, level)
-    gated = gate(study, loss, allow_mixed)
-    used, not_best, notes = curve_points(gated.rows)
+    chosen, how = _reference(study, reference)
+    gated = gate(study, loss, allow_mixed, chosen)
+    used, not_best, notes = curve_points(gated.rows, points)
     by_arm = {arm: [point for point in used if point.arm == arm] for arm in study.order}
     excluded = gated.excluded + not_best
     left_out = {arm: {one.run: one.reason for one in excluded if one.arm == arm} for arm in by_arm}
-    chosen, how = _reference(study, reference)
     own: dict[str, CurveFit] = {}
     fits: dict[str, FitResult] = {}
     for arm, mine in by_arm.items():

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import optimize, special
 
 NODES = 96
@@ -34,14 +36,27 @@ def basin(means: Sequence[float], counts: Sequence[int], noise: float, dof: floa
     return found
 
 
+def scale_nodes(dof: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Values of S = sqrt(chi2 / dof) and their weights: E f(S) = weights @ f(values). For infinite `dof` S is 1."""
+    if not math.isfinite(dof):
+        return np.ones(1), np.ones(1)
+    shares, mass = _unit_nodes()
+    return np.sqrt(2 * special.gammaincinv(dof / 2, shares) / dof), mass
+
+
+def _unit_nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Gauss-Legendre quadrature on (0, 1)."""
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    return (nodes + 1) / 2, weights / 2
+
+
+@lru_cache(maxsize=4096)
 def quantile(loadings: tuple[float, ...], dof: float, level: float) -> float:
     """d with P(max_j T_j <= d) = level, T_j = (l_j Z_0 + sqrt(1 - l_j^2) Z_j) / S; S = 1 for infinite `dof`, else
     sqrt(chi2 / dof)."""
-    nodes, weights = np.polynomial.legendre.leggauss(NODES)
-    shares, mass = (nodes + 1) / 2, weights / 2
+    shares, mass = _unit_nodes()
     common = special.ndtri(shares)
-    scales = np.sqrt(2 * special.gammaincinv(dof / 2, shares) / dof) if math.isfinite(dof) else np.ones(1)
-    scale_mass = mass if math.isfinite(dof) else np.ones(1)
+    scales, scale_mass = scale_nodes(dof)
 
     def missing(d: float) -> float:
         probability = np.ones((len(scales), len(common)))

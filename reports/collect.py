@@ -17,9 +17,9 @@ from fitting import u_curve
 from fitting.analyse import analyse
 from fitting.gate import LOSSES
 from fitting.policy import parse_policy
-from fitting.result import UCurveResult
 from fitting.serialise import to_json
 from fitting.sources import StudyTable, load_tables
+from fitting.u_curve_result import UCurveResult
 from reports.style import order_arms
 from reports.view import DepthWeights, StudyView, sizes_by_compute, texts
 from sweeps.schema import RUN_COLUMNS, InputError, load_metrics, load_studies, load_telemetry

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from fitting.result import UCurveResult
+from fitting.u_curve_result import UCurveResult
 from reports import sentences
 from reports.figures import depth_attention, loss, speedup, speedup_by_scale, training, u_curve
 from reports.view import DepthWeights, StudyView, texts
@@ -96,7 +96,7 @@ def _u_curve(result: UCurveResult, name: str) -> Panel:
         f"{sentences.basin(result)} A basin holds every value that a comparison with the best one cannot exclude; all"
         " panels span the same range of loss."
     )
-    title = f"Loss against {result.over} ({result.family})"
+    title = f"Loss against {result.over_label or result.over} ({result.family})"
     return Panel(name, title, caption, u_curve.alt(result), lambda: u_curve.draw(result))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fitting.result import IsoLossResult, Speedup, UCurveResult
+from fitting.result import IsoLossResult, Speedup
+from fitting.u_curve_result import UCurve, UCurveResult
 from reports import numbers
 from reports.style import order_arms
 
@@ -71,12 +72,22 @@ def _arm(row: Speedup) -> str:
 
 
 def basin(result: UCurveResult) -> str:
-    """Where the minimum over the swept setting lies, scale by scale."""
+    """Where the minimum over the swept setting lies and what the largest value costs, scale by scale."""
     told = []
     for curve in sorted(result.curves, key=lambda curve: (curve.flops, curve.size)):
         if curve.best is None:
-            told.append(f"{curve.size}: {curve.basin_status}")
+            told.append(f"{curve.name}: {curve.basin_status}")
         else:
             values = ", ".join(f"{value:g}" for value in curve.basin)
-            told.append(f"{curve.size}: best {curve.best:g}" + (f", basin {{{values}}}" if values else ", no basin"))
-    return f"{result.family} over {result.over}: " + "; ".join(told) + "."
+            basin = f", basin {{{values}}}" if values else ", no basin"
+            told.append(f"{curve.name}: best {curve.best:g}{basin}{_over_split(curve)}")
+    best = f", each at its best {result.best_over}" if result.best_over else ""
+    return f"{result.family} over {result.over_label or result.over}{best}: " + "; ".join(told) + "."
+
+
+def _over_split(curve: UCurve) -> str:
+    penalty = curve.over_split_penalty
+    said = "no over-split penalty" if penalty is None else f"over-split penalty {numbers.fixed(penalty, 4)}"
+    if curve.smallest_visible is not None:
+        said += f" (the smallest one this study could have seen: {numbers.fixed(curve.smallest_visible, 4)})"
+    return f", {said}"

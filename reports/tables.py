@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fitting.result import FitResult, IsoLossResult, PointSpeedup, UCurveResult
+from fitting.result import FitResult, Interval, IsoLossResult, PointSpeedup
+from fitting.u_curve_result import UCurveCell, UCurveResult
 from reports import numbers
 from reports.numbers import MISSING
 from reports.style import natural_key, order_arms
@@ -119,35 +120,58 @@ def fits(group: Sequence[FitResult], reference: str | None, caption: str) -> Tab
 
 def basins(result: UCurveResult) -> Table:
     """What the U-curves say at each scale."""
+    ratios = {(one.size, one.d_model): one.ratio for one in result.width.scales} if result.width else {}
     rows = [
         (
-            curve.size,
+            curve.name,
             numbers.flops(curve.flops),
-            ", ".join(f"{cell.value:g}: {numbers.fixed(cell.loss, 4)}" for cell in curve.cells),
+            ", ".join(map(_cell, curve.cells)),
             f"{curve.best:g}" if curve.best is not None else MISSING,
             ", ".join(f"{value:g}" for value in curve.basin) or MISSING,
             numbers.fixed(curve.over_split_penalty, 4),
+            _losses(curve.over_split_interval),
+            numbers.fixed(curve.smallest_visible, 4),
             numbers.significant(curve.optimum, 3),
-            _both(curve.basin_status, curve.optimum_status),
+            numbers.significant(ratios.get((curve.name, curve.d_model or 0)), 3),
+            _both(curve.basin_status, curve.optimum_status, curve.over_split_status),
         )
         for curve in sorted(result.curves, key=lambda curve: (curve.flops, curve.size))
     ]
     noise = (
         f"{numbers.significant(result.noise, 3)} a run ({result.noise_source})" if result.noise else result.noise_source
     )
+    best = f", each at its best {result.best_over}" if result.best_over else ""
     return Table(
-        f"Basins of {result.family} over {result.over}",
+        f"Basins of {result.family} over {result.over_label or result.over}{best}",
         (
             *(("Size", False), ("FLOPs", True), (f"loss by {result.over}", True), ("best", True), ("basin", True)),
-            *(("over-split penalty", True), ("optimum", True), ("status", False)),
+            *(("over-split penalty", True), ("interval", True), ("smallest visible penalty", True)),
+            *(("optimum", True), (f"d/{result.over}*", True), ("status", False)),
         ),
         tuple(rows),
-        (f"Noise: {noise}. Basins at level {result.level:g}.", *result.notes),
+        (
+            f"Noise: {noise}. Basins at level {result.level:g}.",
+            *((f"{_sentence(result.width.status)}",) if result.width else ()),
+            *result.notes,
+        ),
     )
 
 
-def _both(first: str, second: str) -> str:
-    return "; ".join(dict.fromkeys(part for part in (first, second) if part))
+def _cell(cell: UCurveCell) -> str:
+    chosen = f" ({cell.second})" if cell.second else ""
+    return f"{cell.value:g}: {numbers.fixed(cell.loss, 4)}{chosen}"
+
+
+def _losses(interval: Interval | None) -> str:
+    return f"[{numbers.fixed(interval.low, 4)}, {numbers.fixed(interval.high, 4)}]" if interval else MISSING
+
+
+def _sentence(status: str) -> str:
+    return f"{status[0].upper()}{status[1:]}."
+
+
+def _both(*parts: str) -> str:
+    return "; ".join(dict.fromkeys(part for part in parts if part))
 
 
 def _grouped(statuses: Sequence[tuple[str, str]]) -> tuple[str, ...]:

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fitting.result import IsoLossResult, UCurveResult
+from fitting.result import IsoLossResult
+from fitting.u_curve_result import UCurveResult
 from reports.style import ArmStyle, arm_styles, natural_key
 
 LOSS_LABELS = {

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from fitting.result import UCurve, UCurveResult
+from fitting.u_curve_result import UCurve, UCurveResult
 from reports.axes import panel_grid, power_of_ten
 from reports.style import BASIN, COLOURS, INK, MUTED, plain, styled
 from reports.view import LOSS_LABELS
@@ -22,7 +22,7 @@ from reports.view import LOSS_LABELS
 def alt(result: UCurveResult) -> str:
     """The text for who cannot see the figure."""
     told = [
-        f"{curve.size}: best {curve.best:g}, basin {', '.join(f'{value:g}' for value in curve.basin)}"
+        f"{curve.name}: best {curve.best:g}, basin {', '.join(f'{value:g}' for value in curve.basin)}"
         for curve in result.curves
         if curve.best is not None
     ]
@@ -39,7 +39,8 @@ def draw(result: UCurveResult) -> Figure:
     height = max([*spans, 4 * (result.noise or 0.0), 1e-3]) * 1.35
     for axes, curve in zip(panels, curves, strict=True):
         _panel(axes, curve, result, height)
-    figure.supxlabel(f"{result.over} (log scale)", fontsize=10)
+    best = f", each at its best {result.best_over}" if result.best_over else ""
+    figure.supxlabel(f"{result.over_label or result.over} (log scale){best}", fontsize=10)
     figure.supylabel(LOSS_LABELS[result.loss], fontsize=10)
     handles = [
         Line2D([], [], color=COLOURS[0], marker="o"),

@@ -9,10 +9,8 @@ from fitting.result import (
     IsoLossResult,
     PointSpeedup,
     Speedup,
-    UCurve,
-    UCurveCell,
-    UCurveResult,
 )
+from fitting.u_curve_result import UCurve, UCurveCell, UCurveResult
 from tests.reports.synthetic import A_REFERENCE, BETA, BUDGETS, SPEEDUPS, E, law
 
 

@@ -9,7 +9,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from fitting.result import Interval, UCurve, UCurveCell
+from fitting.result import Interval
+from fitting.u_curve_result import UCurve, UCurveCell
 from reports.axes import compute_axis, panel_grid, ratio_axis
 from reports.collect import training_curves
 from reports.figures import loss, speedup, speedup_by_scale, training, u_curve
