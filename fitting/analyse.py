@@ -17,6 +17,7 @@ from fitting.result import CurvePoint, Exclusion, FitResult, IsoLossResult, Spee
 from fitting.seeds import SeedNoise, seed_noise
 from fitting.sources import StudyTable, reconstructions
 from fitting.speedup import Curve, curve_of
+from fitting.tuning import join_rates
 from fitting.uncertainty import LEVEL
 from sweeps.schema import InputError
 
@@ -41,6 +42,7 @@ def analyse(
     arms, without enough budgets is not an exception: the result says so in `failure`.
     """
     options = Options(parse_policy("--E", E, zero=True), parse_policy("--beta", beta, zero=False), objective, level)
+    study = join_rates(study)
     chosen, how = _reference(study, reference)
     gated = gate(study, loss, allow_mixed, chosen)
     used, not_best, notes = curve_points(gated.rows, points)

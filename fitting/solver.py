@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from fitting.objective import LEAST_SQUARES, Array, Objective
 
 STEPS = 200
+SLICE = 4_000_000  # numbers in a Jacobian [problems, points, parameters]
 SMALL_STEP = 1e-13  # in log A, beta and nats, all of order 1
 EXPONENT_LIMIT = 300.0  # exp() of it is far above any loss and far below overflow
 
@@ -89,11 +90,33 @@ def solve(
 ) -> tuple[Array, Array]:
     """Minimise every problem of the batch from its start; returns parameters [b, p] and twice the objective [b].
 
-    `y_bn` may be one row [n] for all problems; `weight_bn` [b, n] or a number multiplies the residuals.
+    `y_bn` may be one row [n] for all problems; `weight_bn` [b, n] or a number multiplies the residuals. Problems are
+    taken in slices, so that memory does not grow with the batch.
     """
     theta = np.clip(start_bp, lower_bp, upper_bp)
     y_bn = np.broadcast_to(y_bn, x_bn.shape)
     square_bn = np.broadcast_to(np.square(np.asarray(weight_bn, dtype=np.float64)), x_bn.shape)
+    slice_size = max(1, SLICE // (x_bn.shape[1] * design.size))
+    totals = np.empty(len(theta))
+    for first in range(0, len(theta), slice_size):
+        part = slice(first, first + slice_size)
+        theta[part], totals[part] = _solve(
+            design, x_bn[part], y_bn[part], theta[part], lower_bp[part], upper_bp[part], square_bn[part], objective
+        )
+    return theta, totals
+
+
+def _solve(
+    design: Design,
+    x_bn: Array,
+    y_bn: Array,
+    theta: Array,
+    lower_bp: Array,
+    upper_bp: Array,
+    square_bn: Array,
+    objective: Objective,
+) -> tuple[Array, Array]:
+    theta = theta.copy()
     damping = np.full(len(theta), 1e-3)
     scale = np.zeros_like(theta)
     calm = np.zeros(len(theta), dtype=int)

@@ -14,7 +14,6 @@ from fitting.sources import load_tables
 from sweeps.schema import InputError
 from tests.fitting.conftest import KIMI, KIMI_FLOPS, T7_FLOPS, law, write_csv
 from tests.tolerances import (
-    COVERAGE,
     DIGITS_3,
     DIGITS_4,
     IDENTITY,
@@ -238,34 +237,3 @@ def test_json_keeps_every_digit(kimi):
     content = to_json([result])
     assert set(content) == {"fits", "speedups", "excluded", "settings"}
     assert set(to_json([result, replace(result, study="other")])["studies"]) == {"kimi", "other"}
-
-
-def test_intervals_cover_the_truth():
-    """200 ladders of 5 budgets with paired noise: the 90% interval of the speedup holds the true 1.25."""
-    rng = np.random.default_rng(7)
-    flops = np.geomspace(1e18, 1e20, 5)
-    truth = (1000 / (1000 / 1.25**0.16)) ** (1 / 0.16)
-    hits = 0
-    for _ in range(200):
-        common = 4e-3 * rng.normal(size=5)
-        arms = {}
-        for arm, A in (("vanilla", 1000.0), ("arm", 1000.0 / 1.25**0.16)):
-            arms[arm] = law(flops, A) * np.exp(common + 4e-3 * rng.normal(size=5))
-        found = _analyse_arrays(flops, arms)
-        hits += found.curve_interval.low <= truth <= found.curve_interval.high
-    assert COVERAGE[0] <= hits / 200 <= COVERAGE[1]
-
-
-def _analyse_arrays(flops, arms):
-    import pandas as pd
-
-    from fitting.sources import StudyTable, _normalised
-
-    cells = pd.DataFrame(
-        [
-            {"scheme": arm, "size": f"s{i}", "flops": f, "loss": v, "run_id": f"{arm}{i}", "problem": ""}
-            for arm, losses in arms.items()
-            for i, (f, v) in enumerate(zip(flops, losses, strict=True))
-        ]
-    )
-    return analyse(StudyTable("synthetic", _normalised(cells), True, "synthetic")).speedups[0]
