@@ -1,10 +1,11 @@
 # make demo   a finished study on this machine's CPU      make test       lint, types, tests
 # make test-slow   minutes of real training               make test-gpu   kernels and training on an accelerator
+# make bench-fitting   fits a second, against scipy
 PYTHON ?= python3
 VENV   ?= .venv
 PY      = $(VENV)/bin/python
 
-.PHONY: demo test test-slow test-gpu lint clean
+.PHONY: demo test test-slow test-gpu bench-fitting lint clean
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else f"isoloss needs Python 3.11 or newer, {sys.executable} is {sys.version.split()[0]}: make PYTHON=python3.11 ...")'
@@ -34,6 +35,10 @@ test-slow: $(VENV)/installed-dev
 
 test-gpu: $(VENV)/installed-dev
 	$(PY) -m pytest -m gpu
+
+bench-fitting: $(VENV)/installed
+	@$(PY) -m fitting.bench.joint
+	@$(PY) -m fitting.bench.surface --peer
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
