@@ -2,10 +2,10 @@
 error.
 
 Left out: rows that cannot be read, runs outside the study's grid, not finished, with an unfinished schedule, without a
-usable loss, with achieved FLOPs off the plan by more than `FLOPS_TOLERANCE`, losses more than 1 nat above the same
-arm's best at a smaller budget (they count as diverged), and, where a reference is named, runs whose learning rate was
-tuned by another protocol than the reference's (`fitting.tuning`). Two data fingerprints, tokenizers, evaluation sets,
-FLOPs conventions or windows of the training loss inside one study are an error. What the person allows
+usable loss, with achieved FLOPs off the plan by more than `FLOPS_TOLERANCE`, losses more than 1 nat above what the same
+arm reached with less of everything (they count as diverged), and, where a reference is named, runs whose learning rate
+was tuned by another protocol than the reference's (`fitting.tuning`). Two data fingerprints, tokenizers, evaluation
+sets, FLOPs conventions or windows of the training loss inside one study are an error. What the person allows
 (`--allow-mixed`) is fitted, and a note says so.
 """
 
@@ -26,7 +26,7 @@ from fitting.tuning import off_protocol
 from sweeps.schema import FLOPS_TOLERANCE, InputError
 
 LOSSES = {"val": "loss", "train_tail": "train_tail", "bpb": "bpb"}
-DIVERGED_ABOVE = 1.0  # nats above the arm's best loss at a smaller budget
+DIVERGED_ABOVE = 1.0  # nats above the arm's best loss with less compute
 ASKED = (
     *("run_id", "arm", "size", "seed", "problem", "in_grid", "state", "reason", "schedule_complete"),
     *("value", "flops", "planned_flops"),
@@ -119,26 +119,23 @@ def _reason(row: dict[str, Any], column: str) -> str:
 
 
 def _diverged(rows: pd.DataFrame, reasons: list[str]) -> dict[int, str]:
-    """The positions of rows whose loss lies more than DIVERGED_ABOVE over the best of the same arm at a smaller
-    budget, among those without a reason yet."""
-    by_arm: dict[str, list[tuple[float, float, int]]] = {}
-    columns = zip(rows["arm"], rows["budget"].tolist(), rows["value"].tolist(), reasons, strict=True)
-    for place, (arm, budget, value, reason) in enumerate(columns):
-        if not reason:
-            by_arm.setdefault(str(arm), []).append((budget, value, place))
+    """The positions of rows whose loss lies more than DIVERGED_ABOVE over one that the same arm reached with less of
+    everything: a smaller budget, and no more parameters nor tokens where both rows know them. A small model far past
+    its best budget, or a large one far before it, is beaten by another split of the budget, and has not diverged."""
+    names = ["budget", "value", "params_non_embedding", "tokens"]
+    usable = np.array([not reason for reason in reasons], dtype=bool)
     found = {}
-    for runs in by_arm.values():
-        best = smaller = math.inf  # of all budgets so far; of those below the current one
-        current = -math.inf
-        for budget, value, place in sorted(runs):
-            if budget > current:
-                smaller, current = best, budget
-            if value > smaller + DIVERGED_ABOVE:
-                found[place] = (
-                    f"diverged: loss {value:.6g} is more than {DIVERGED_ABOVE:g} above the arm's {smaller:.6g} "
-                    "at a smaller budget"
+    for _, places in pd.Series(np.arange(len(rows))[usable]).groupby(rows["arm"].to_numpy()[usable]):
+        order = places.to_numpy()[np.argsort(rows["budget"].to_numpy("float64")[places.to_numpy()], kind="stable")]
+        budget, value, params, tokens = rows[names].iloc[order].to_numpy("float64").T
+        for k in np.flatnonzero(value > value.min() + DIVERGED_ABOVE):
+            less = (budget[:k] < budget[k]) & ~(params[:k] > params[k]) & ~(tokens[:k] > tokens[k])
+            best = value[:k][less].min(initial=math.inf)
+            if value[k] > best + DIVERGED_ABOVE:
+                found[int(order[k])] = (
+                    f"diverged: loss {value[k]:.6g} is more than {DIVERGED_ABOVE:g} above the arm's {best:.6g} "
+                    "with less compute and no more parameters nor tokens"
                 )
-            best = min(best, value)
     return found
 
 

@@ -48,6 +48,7 @@ def seed_noise(rows: pd.DataFrame, points: Sequence[CurvePoint], label_n: NDArra
         {
             "arm": [place[run][0] for run in used["run_id"]],
             "label": [place[run][1] for run in used["run_id"]],
+            "size": used["size"].astype(str).to_numpy(),
             "seed": [
                 f"{seed:g}" if math.isfinite(seed) else f"run {run}"
                 for seed, run in zip(used["seed"].astype(float), used["run_id"], strict=True)
@@ -55,9 +56,12 @@ def seed_noise(rows: pd.DataFrame, points: Sequence[CurvePoint], label_n: NDArra
             "log": np.log(used["value"].to_numpy(dtype=float)),
         }
     )
-    runs = runs.groupby(["label", "arm", "seed"], sort=True, as_index=False)["log"].mean()
+    # sizes of one point (a parabola's) are compared one by one; the one size of a point may have other names by arm
+    several = runs.groupby(["label", "arm"])["size"].transform("nunique") > 1
+    runs["size"] = runs["size"].where(several.groupby(runs["label"]).transform("any"), "")
+    runs = runs.groupby(["label", "size", "arm", "seed"], sort=True, as_index=False)["log"].mean()
     squares, dof = 0.0, 0
-    for _, size in runs.groupby("label", sort=True):
+    for _, size in runs.groupby(["label", "size"], sort=True):
         if size["arm"].duplicated().any():
             found = _residual(size)
             squares, dof = squares + found[0], dof + found[1]

@@ -75,6 +75,16 @@ def test_a_run_at_the_loss_of_a_random_guess_is_flagged(study):
     assert not gate(study([("vanilla", "s6", 0, 1e17, 10.82), *t7()])).excluded
 
 
+def test_another_split_of_the_budget_is_no_divergence(study):
+    """A large model with few tokens: 2.1 nats above a small one at a smaller budget, and where it should be."""
+    header = (*HEADER, "params", "tokens")
+    rows = [(*row, 1e8, row[3] / 6e8) for row in t7()]
+    few = ("vanilla", "wide", 0, 2e20, 4.6, 3e11, 1e8)
+    assert not gate(study([*rows, few], header)).excluded
+    (left,) = gate(study([*rows, few, ("vanilla", "wide", 0, 6e20, 6.0, 3e11, 3e8)], header, "b")).excluded
+    assert left.loss == 6.0  # a nat above the same model with fewer tokens
+
+
 @pytest.mark.parametrize("bad", ["nan", "inf", "", "-inf", "0"])
 def test_one_unusable_loss_is_listed_and_the_rest_fitted(study, bad):
     found = analyse(study([*t7(), ("vanilla", "s7", 0, 3e20, bad)]))
