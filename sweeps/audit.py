@@ -23,6 +23,7 @@ from sweeps.state import run_state
 from sweeps.train.checkpoint import CorruptCheckpoint, list_checkpoints, verify
 from sweeps.train.outcome import TAIL, last_evaluation
 
+_HISTORY: tuple[Kind, ...] = ("metrics", "eval")
 SUM_REL = 1e-12
 """A mean over the same numbers may be summed in another order by another numpy."""
 
@@ -61,7 +62,8 @@ def audit(folder: Path) -> Audit:
     run = content_of(folder / "run.json")
     if run is None:
         raise InputError(f"{folder} has no run.json: start it with `python -m sweeps run STUDY.yaml`")
-    holds, faults = [], []
+    holds: list[str] = []
+    faults: list[str] = []
     checks: tuple[Callable[[Path, dict[str, Any]], Iterator[str]], ...] = (_identity, _segments, _history, _done)
     try:
         state = run_state(folder).state
@@ -137,7 +139,8 @@ def _done(folder: Path, run: dict[str, Any]) -> Iterator[str]:
         return
     if (folder / "DIVERGED.json").exists():
         yield f"{path}: the run has a DIVERGED.json, too"
-    sizes = {f"{kind}/{each.path.name}": each.path.stat().st_size for kind in _KEPT for each in list_segments(folder, kind)}
+    segments = [(kind, each.path) for kind in _HISTORY for each in list_segments(folder, kind)]
+    sizes = {f"{kind}/{segment.name}": segment.stat().st_size for kind, segment in segments}
     for name, size in sorted(done["segments"].items()):
         if sizes.get(name) != size:
             yield f"{folder / name}: {sizes.get(name, 0)} bytes, {size} were written"
@@ -160,9 +163,6 @@ def _done(folder: Path, run: dict[str, Any]) -> Iterator[str]:
     tail = float(loss[-math.ceil(TAIL * steps) :].mean()) if len(loss) else math.nan
     if not math.isclose(tail, done["train_tail"], rel_tol=SUM_REL):
         yield f"{path}: train_tail is {done['train_tail']}, its segments say {tail}"
-
-
-_KEPT: tuple[Kind, ...] = ("metrics", "eval")
 
 
 def _checkpoints(folder: Path) -> list[tuple[str, bool]]:

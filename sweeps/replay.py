@@ -27,9 +27,10 @@ LAYOUT = ("device", "threads", "torch", "kernel_path", "world")
 
 @dataclass(frozen=True)
 class Replay:
-    """Steps `first`..`last` (`steps` of them) of attempt `earlier` that attempt `later` trained again; `same` of them
-    are equal in every compared column. `different` is the first that is not, `columns` say in what, and `layout` how
-    the two attempts' machines differed."""
+    """Steps `first`..`last` (`steps` of them) of attempt `earlier` that attempt `later` trained again (0: no attempt of
+    the run but `sweeps.retrain`, against all that was logged up to `earlier`); `same` of them are equal in every
+    compared column. `different` is the first that is not, `columns` say in what, and `layout` how the machines
+    differed."""
 
     kind: Kind
     earlier: int
@@ -45,8 +46,12 @@ class Replay:
     def sentence(self) -> str:
         """As `attempts 1 and 2: steps 101-120 replayed, 20/20 bit-identical`."""
         what = "steps" if self.kind == "metrics" else "evaluations of steps"
-        text = f"attempts {self.earlier} and {self.later}: {what} {self.first}-{self.last} replayed, "
-        text += f"{self.same}/{self.steps} bit-identical"
+        what += f" {self.first}-{self.last}"
+        if self.later:
+            text = f"attempts {self.earlier} and {self.later}: {what} replayed"
+        else:
+            text = f"{what} trained again here"
+        text += f", {self.same}/{self.steps} bit-identical"
         if self.different is not None:
             text += f"; the first that differs is step {self.different}, in {', '.join(self.columns)}"
         return text + (f" ({self.layout})" if self.layout else "")
@@ -72,7 +77,7 @@ def compare(kind: Kind, steps: Sequence[int], earlier: pa.Table, later: pa.Table
             _bits(table[column].to_numpy()[places]) for table, places in zip((earlier, later), rows, strict=True)
         )
         for place in np.flatnonzero(mine != theirs):
-            wrong[steps[place]].append(column)
+            wrong[steps[int(place)]].append(column)
     first = min(wrong, default=None)
     return len(steps) - len(wrong), first, wrong[first] if first is not None else []
 
@@ -105,11 +110,9 @@ def _replays_of(folder: Path, kind: Kind) -> list[Replay]:
     found = []
     for (earlier, later), steps in sorted(pairs.items()):
         same, different, columns = compare(kind, steps, tables[earlier], tables[later])
-        layout = _layout_change(folder, earlier, later)
+        layout = layout_change(layout_of(folder, earlier), layout_of(folder, later))
         found.append(
-            Replay(
-                kind, earlier, later, steps[0], steps[-1], len(steps), same, different, tuple(columns), layout
-            )
+            Replay(kind, earlier, later, steps[0], steps[-1], len(steps), same, different, tuple(columns), layout)
         )
     return found
 
@@ -119,13 +122,12 @@ def _bits(values: np.ndarray) -> np.ndarray:
     return values.view(np.int64) if values.dtype == np.float64 else values
 
 
-def _layout_change(folder: Path, earlier: int, later: int) -> str:
-    """How the machines of two attempts differ, in words; empty where nothing is known to."""
-    layouts = [layout_of(folder, number) for number in (earlier, later)]
+def layout_change(earlier: dict[str, Any], later: dict[str, Any]) -> str:
+    """How two recorded machines differ, in words; empty where nothing is known to."""
     return ", ".join(
-        f"{key} {layouts[0][key]} -> {layouts[1][key]}"
+        f"{key} {earlier[key]} -> {later[key]}"
         for key in LAYOUT
-        if all(key in layout for layout in layouts) and layouts[0][key] != layouts[1][key]
+        if key in earlier and key in later and earlier[key] != later[key]
     )
 
 
