@@ -184,7 +184,7 @@ class Plan:
             "schema": SCHEMA,
             "study": self.study.name,
             "match": self.study.file.match,
-            "config": self.study.file.model_dump(mode="json", exclude_unset=True),
+            "config": self.study.file.model_dump(mode="json", exclude_unset=True, exclude={"cluster"}),
             "runs": [run.grid_row() for run in self.runs],
         }
 
