@@ -22,9 +22,9 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from sweeps.train.batches import Batches
 from sweeps.train.divergence import Diverged, Divergence
+from sweeps.train.halt import Halt
 from sweeps.train.module import TrainingModule
 from sweeps.train.recorder import Recorder
-from sweeps.train.stop import Stop
 
 SAVING_SHARE = 0.1
 
@@ -47,7 +47,7 @@ class AfterStep(pl.Callback):
         divergence: Divergence,
         cadence: Cadence,
         every: int | None,
-        stop: Stop,
+        halt: Halt,
         evaluate: Callable[[], None],
         save: Callable[[], None],
         report: Callable[[dict[str, Any]], None],
@@ -56,7 +56,7 @@ class AfterStep(pl.Callback):
         self.divergence = divergence
         self.cadence = cadence
         self.every = every
-        self.stop = stop
+        self.halt = halt
         self.evaluate = evaluate
         self.save = save
         self.report = report
@@ -65,7 +65,7 @@ class AfterStep(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """Lightning has put its own handler of SIGTERM in front by now: it would leave without a checkpoint."""
-        self.stop.install()
+        self.halt.stop.install()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: TrainingModule, outputs: Any, batch: Any, index: int
@@ -81,11 +81,13 @@ class AfterStep(pl.Callback):
             raise
         beat = recorder.heartbeat()
         if beat is not None:
+            self.halt.look()
             self.report(beat)
         last = recorder.step == recorder.steps
         if self.every and recorder.step % self.every == 0 and not last:
             self.evaluate()
-        if last or self.stop.requested or self._checkpoint_due():
+        stopping = bool(self.halt.cause)
+        if last or stopping or self._checkpoint_due():
             began = time.monotonic()
             recorder.flush()
             self.save()
@@ -93,7 +95,7 @@ class AfterStep(pl.Callback):
             self._saving_took = self._saved_at - began
         elif recorder.flush_due:
             recorder.flush()
-        if self.stop.requested:
+        if stopping:
             trainer.should_stop = True
 
     def _checkpoint_due(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from sweeps.state import run_state
 from sweeps.train import device as devices
 from sweeps.train.batches import Batches
 from sweeps.train.checkpoint import load, prune, save
+from sweeps.train.deadline import Deadline
 from sweeps.train.divergence import Diverged, Divergence
 from sweeps.train.evaluate import evaluate
+from sweeps.train.halt import WORDS, Halt, cancelled
 from sweeps.train.holder import holder, parent_record
 from sweeps.train.inputs import open_inputs
 from sweeps.train.loop import AfterStep, Cadence, run_loop
@@ -37,25 +40,34 @@ from sweeps.train.recorder import Fenced, Recorder
 from sweeps.train.resume import Start, check_layout, choose_start
 from sweeps.train.stop import Stop
 from sweeps.train.telemetry import observe
+from sweeps.train.world import World
 
 Report = Callable[[dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a request may choose: nothing of it changes a loss. `command` is recorded, and `alone`: whether no other run
-    of the sweep shares the device (None: nobody knows)."""
+    """What a request may choose: nothing of it changes a loss, but for `world` in its last digits. `command` is
+    recorded, SLURM's `job` too, and `alone`: whether no other run of the sweep shares the device (None: nobody knows).
+    `job_lives` says of a SLURM job whether it still runs (None: the scheduler does not answer)."""
 
     device: str = "auto"
     cadence: Cadence = field(default_factory=Cadence)
     command: tuple[str, ...] = ()
     alone: bool | None = None
+    deadline: Deadline | None = None
+    allow_layout_change: bool = False
+    job: str | None = None
+    world: World = field(default_factory=World)
+    job_lives: Callable[[str], bool | None] | None = None
 
 
 @dataclass(frozen=True)
 class Result:
-    """`status` is done, diverged, failed, interrupted, held (another process trains it) or fenced (another took over).
-    `notes` are sentences for the person; `skipped` says that nothing had to be trained."""
+    """`status` is done, diverged, failed, interrupted, cancelled, held (another process trains it) or fenced (another
+    took over). `cause` is why the attempt ended (`sweeps.attempts.CAUSES`), empty where it held or was fenced;
+    `saved_step` is that of the newest checkpoint it wrote. `notes` are sentences for the person; `skipped` says that
+    nothing had to be trained."""
 
     status: str
     message: str = ""
@@ -64,6 +76,8 @@ class Result:
     step: int = 0
     skipped: bool = False
     notes: list[str] = field(default_factory=list)
+    cause: str = ""
+    saved_step: int | None = None
 
 
 def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Result:
@@ -71,7 +85,7 @@ def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Res
     notes: list[str] = []
     attempt = None
     try:
-        nothing_to_do = _outcome_or_holder(folder)
+        nothing_to_do = _outcome_or_holder(folder, options)
         if nothing_to_do is not None:
             return nothing_to_do
         run = read_json(folder / "run.json")
@@ -80,8 +94,8 @@ def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Res
         config = RunConfig.model_validate(run["config"])
         start = choose_start(folder, config.evaluation.every)
         notes += _say(start.notes)
-        attempt = _claim(folder, start, options.alone)
-        return _Attempt(attempt, run, config, start, options, stop, report, notes).train()
+        attempt = _claim(folder, start, options)
+        return _ended(attempt, _Attempt(attempt, run, config, start, options, stop, report, notes).train())
     except Fenced as error:
         _say([str(error)])
         return Result("fenced", "taken over by a newer attempt", notes=notes)
@@ -89,31 +103,42 @@ def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Res
         number = attempt.number if attempt else max(attempts.numbers(folder), default=0)
         message = write_failed(folder, number, error)
         print("".join(traceback.format_exception(error)), flush=True)
-        return Result("failed", message, notes=notes)
+        return _ended(attempt, Result("failed", message, notes=notes, cause="failed"))
 
 
-def _outcome_or_holder(folder: Path) -> Result | None:
+def _ended(attempt: attempts.Attempt | None, result: Result) -> Result:
+    """Record the end of an attempt, where there was one; a disk that takes no file any more leaves it unrecorded."""
+    if attempt is not None and result.cause and not attempt.fenced:
+        with suppress(OSError):
+            attempts.write_end(attempt, result.cause, result.step, result.saved_step, result.message)
+    return result
+
+
+def _outcome_or_holder(folder: Path, options: Options) -> Result | None:
     """The answer for a run that is not to be trained by this process."""
     state = run_state(folder)
     if state.state == "done":
         done = read_json(folder / "DONE")
-        return Result("done", "already done", done["loss"], done["seconds"], done["step"], skipped=True)
+        found = done["loss"], done["seconds"], done["step"]
+        return Result("done", "already done", *found, skipped=True, cause="done")
     if state.state == "diverged":
-        return Result("diverged", state.reason, step=state.step, skipped=True)
-    held = holder(folder)
+        return Result("diverged", state.reason, step=state.step, skipped=True, cause="diverged")
+    if cancelled(folder):
+        return Result("cancelled", "cancelled before it began", step=state.step, skipped=True, cause="cancelled")
+    held = holder(folder, options.job, options.job_lives)
     if held is not None:
-        return Result("held", f"running in process {held.pid} on {held.host}", skipped=True)
+        return Result("held", f"already running in process {held.pid} on {held.host}", skipped=True)
     return None
 
 
-def _claim(folder: Path, start: Start, alone: bool | None) -> attempts.Attempt:
+def _claim(folder: Path, start: Start, options: Options) -> attempts.Attempt:
     """The next attempt. A DONE whose history is damaged goes first: what is not done must not look so."""
     if (folder / "DONE").exists():
         (folder / "DONE").unlink()
         sync_folder(folder)
     name = start.checkpoint.path.name if start.checkpoint else None
-    extra = {"checkpoint": name, "notes": list(start.notes), "device_alone": alone, **parent_record()}
-    return attempts.claim(folder, start.step, extra)
+    extra = {"checkpoint": name, "notes": list(start.notes), "device_alone": options.alone, **parent_record()}
+    return attempts.claim(folder, start.step, extra, options.job, options.world.size)
 
 
 def _say(sentences: list[str] | tuple[str, ...]) -> list[str]:
@@ -138,7 +163,8 @@ class _Attempt:
     ) -> None:
         self.attempt, self.run, self.config = attempt, run, config
         self.folder = attempt.folder
-        self.start, self.options, self.stop, self.report, self.notes = start, options, stop, report, notes
+        self.start, self.options, self.report, self.notes = start, options, report, notes
+        self.halt = Halt(stop, options.deadline, self.folder)
         self.device = devices.pick_device(options.device)
         devices.prepare(self.device, run["threads"])
         devices.reset_peak_memory(self.device)
@@ -161,7 +187,7 @@ class _Attempt:
                 self.divergence,
                 self.options.cadence,
                 config.evaluation.every,
-                self.stop,
+                self.halt,
                 self._evaluate,
                 self._save,
                 self.report,
@@ -172,9 +198,20 @@ class _Attempt:
             except Diverged as error:
                 return self._diverged(str(error))
             self.module.model.to(self.device)  # Lightning leaves it on the CPU when its loop ends
-        if self.stop.requested:
-            return Result("interrupted", f"stopped after step {self.recorder.step}", step=self.recorder.step)
+        if self.halt.cause:
+            return self._halted()
         return self._finish()
+
+    def _halted(self) -> Result:
+        """Stopped at a step boundary, with a checkpoint; the run goes on from there."""
+        step, cause = self.recorder.step, self.halt.cause
+        status = "cancelled" if cause == "cancelled" else "interrupted"
+        message = f"stopped after step {step}: {WORDS[cause]}" if cause in WORDS else f"stopped after step {step}"
+        return Result(status, message, step=step, notes=self.notes, cause=cause, saved_step=self._saved())
+
+    def _saved(self) -> int | None:
+        """The step of the newest checkpoint of this attempt."""
+        return None if self.saved_step == self.start.step else self.saved_step
 
     def _build(self) -> None:
         """Model, optimizer and counters, as they were at the checkpoint."""
@@ -237,6 +274,7 @@ class _Attempt:
     def _beat(self) -> None:
         beat = self.recorder.heartbeat()
         if beat is not None:
+            self.halt.look()
             self.report(beat)
 
     def _finish(self) -> Result:
@@ -252,13 +290,15 @@ class _Attempt:
         done = write_done(self.attempt, self.run, measured)
         prune(self.folder, keep=1)
         _say([f"done: loss {done['loss']:.6f}, {done['tokens']:,} tokens, {done['seconds']:.1f} device seconds"])
-        return Result("done", "", done["loss"], done["seconds"], done["step"], notes=self.notes)
+        found = done["loss"], done["seconds"], done["step"]
+        return Result("done", "", *found, notes=self.notes, cause="done", saved_step=self._saved())
 
     def _diverged(self, reason: str) -> Result:
         write_diverged(self.attempt, self.run, self.recorder.step, self.recorder.loss, reason)
         _say([f"diverged: {reason}"])
         loss = self.recorder.loss if math.isfinite(self.recorder.loss) else None
-        return Result("diverged", reason, loss, self.recorder.seconds, self.recorder.step, notes=self.notes)
+        found = loss, self.recorder.seconds, self.recorder.step
+        return Result("diverged", reason, *found, notes=self.notes, cause="diverged", saved_step=self._saved())
 
     def _peak(self) -> int:
         return max(self.peak_before, devices.peak_memory_bytes(self.device))
