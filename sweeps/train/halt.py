@@ -12,6 +12,10 @@ CANCELLED = "CANCELLED"
 WORDS = {"deadline": "its time limit is near", "cancelled": "it was cancelled"}
 
 
+class Abandoned(Exception):
+    """An evaluation was left because the attempt should stop; it is redone by the next."""
+
+
 def cancelled(folder: Path) -> bool:
     """Whether the run was cancelled."""
     return (folder / CANCELLED).exists()
@@ -26,7 +30,7 @@ class Halt:
         self.deadline = deadline
         self.folder = folder
         self.saving_took = 0.0
-        self._cancelled = False
+        self._cancelled = self._due = False
 
     def look(self) -> None:
         """See whether the run has been cancelled."""
@@ -37,4 +41,8 @@ class Halt:
         """Why to stop now; a reason once found stays."""
         if self.stop.requested:
             return "signal"
-        return "cancelled" if self._cancelled else ""
+        if self._cancelled:
+            return "cancelled"
+        if self.deadline is not None and not self._due:
+            self._due = self.deadline.due(self.saving_took)
+        return "deadline" if self._due else ""

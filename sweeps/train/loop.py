@@ -2,6 +2,8 @@
 
     count the step -> diverged? -> heartbeat -> evaluate if due -> metrics durable, then checkpoint, if due -> stop?
 
+A wish to stop (a signal, a time limit, a cancelled run) passes over the evaluation; the next attempt makes up for it.
+
 Lightning is asked for the loop, the device and the strategy only: no logger, no checkpoint of its own, no progress
 bar, no signal handler and no look at the cluster.
 """
@@ -61,7 +63,6 @@ class AfterStep(pl.Callback):
         self.save = save
         self.report = report
         self._saved_at = time.monotonic()
-        self._saving_took = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """Lightning has put its own handler of SIGTERM in front by now: it would leave without a checkpoint."""
@@ -84,7 +85,7 @@ class AfterStep(pl.Callback):
             self.halt.look()
             self.report(beat)
         last = recorder.step == recorder.steps
-        if self.every and recorder.step % self.every == 0 and not last:
+        if self.every and recorder.step % self.every == 0 and not last and not self.halt.cause:
             self.evaluate()
         stopping = bool(self.halt.cause)
         if last or stopping or self._checkpoint_due():
@@ -92,7 +93,7 @@ class AfterStep(pl.Callback):
             recorder.flush()
             self.save()
             self._saved_at = time.monotonic()
-            self._saving_took = self._saved_at - began
+            self.halt.saving_took = self._saved_at - began
         elif recorder.flush_due:
             recorder.flush()
         if stopping:
@@ -101,7 +102,7 @@ class AfterStep(pl.Callback):
     def _checkpoint_due(self) -> bool:
         if self.cadence.steps is not None:
             return self.recorder.step % self.cadence.steps == 0
-        pause = max(self.cadence.seconds, self._saving_took / SAVING_SHARE)
+        pause = max(self.cadence.seconds, self.halt.saving_took / SAVING_SHARE)
         return time.monotonic() - self._saved_at >= pause
 
 
