@@ -29,9 +29,7 @@ Jobs = Annotated[
 ]
 Runs = Annotated[Path, typer.Option(help="Root folder of the runs.")]
 Device = Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto takes a GPU where there is one.")]
-CheckpointEvery = Annotated[
-    float, typer.Option(min=0, help="Seconds between checkpoints: what a kill loses at most.")
-]
+CheckpointEvery = Annotated[float, typer.Option(min=0, help="Seconds between checkpoints: what a kill loses at most.")]
 ClusterFile = Annotated[
     Path | None, typer.Option(help="Cluster settings, instead of the study's own.", show_default=False)
 ]
