@@ -24,10 +24,8 @@ from tests.slurm import reap
 from tests.slurm.config import Place, Settings, slurm_conf, slurmdbd_conf
 
 Found = TypeVar("Found")
-PROGRAMS = (
-    "munged mariadbd mariadb-install-db mariadb slurmdbd slurmctld slurmd"
-    " sbatch srun squeue scontrol scancel sinfo sacct sacctmgr"
-).split()
+DAEMONS = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd")
+COMMANDS = ("mariadb-install-db", "mariadb", "sacctmgr", "sacct", "sbatch", "srun", "squeue", "scontrol", "scancel")
 START_S = 60
 """Seconds that a daemon may take to answer; about one each on an idle machine."""
 
@@ -37,7 +35,7 @@ def reason_to_skip() -> str:
     if sys.platform != "linux":
         return "SLURM runs on Linux alone"
     path = os.environ["PATH"] + ":/usr/sbin:/sbin"
-    missing = [program for program in PROGRAMS if shutil.which(program, path=path) is None]
+    missing = [program for program in (*DAEMONS, *COMMANDS) if shutil.which(program, path=path) is None]
     if missing:
         return f"{', '.join(missing)} not installed: apt-get install slurm-wlm slurmdbd mariadb-server munge"
     return "" if os.geteuid() == 0 else "the daemons of SLURM start jobs as root only: run the tests as root"
