@@ -23,11 +23,10 @@ from sweeps.identity import run_id, run_identity
 from sweeps.reasons import reason
 from sweeps.schema import FLOPS_TOLERANCE
 from sweeps.settings import RunConfig
-from sweeps.state import run_state
+from sweeps.state import UNFINISHED, JobState, run_state, with_job
 from sweeps.study import Study
 
 SCHEMA = 1
-WILL_RUN = frozenset({"new", "interrupted", "incomplete", "failed"})
 SLUG_LENGTH = 80
 
 
@@ -47,6 +46,7 @@ class PlannedRun:
     config: RunConfig
     scheme_defaults: Mapping[str, Any]
     threads: int
+    world: int
     identity: Mapping[str, Any]
     planned_flops: float
     steps: int
@@ -67,7 +67,7 @@ class PlannedRun:
     @property
     def will_run(self) -> bool:
         """Whether `python -m sweeps run` would train it."""
-        return self.state in WILL_RUN
+        return self.state in UNFINISHED
 
     @property
     def deviation(self) -> float:
@@ -184,16 +184,17 @@ class Plan:
             "schema": SCHEMA,
             "study": self.study.name,
             "match": self.study.file.match,
-            "config": self.study.file.model_dump(mode="json", exclude_unset=True),
+            "config": self.study.file.model_dump(mode="json", exclude_unset=True, exclude={"cluster"}),
             "runs": [run.grid_row() for run in self.runs],
         }
 
 
-def plan_study(study: Study, runs_root: Path | str) -> Plan:
-    """Resolve every run and look up its state. Schemes' settings are checked first, then the data is opened."""
+def plan_study(study: Study, runs_root: Path | str, jobs: Mapping[str, JobState] | None = None) -> Plan:
+    """Resolve every run and look up its state. Schemes' settings are checked first, then the data is opened. `jobs`
+    holds what executors say, by run folder name (`sweeps.launch.scheduler.consult`)."""
     root = Path(runs_root)
     try:
-        return Plan(study, root, _runs(study, root / study.name))
+        return Plan(study, root, _runs(study, root / study.name, jobs or {}))
     except InputError as error:
         raise InputError(f"{study.path}: {error}") from error
 
@@ -206,7 +207,7 @@ def write_study_json(plan: Plan) -> Path:
     return target
 
 
-def _runs(study: Study, folder: Path) -> list[PlannedRun]:
+def _runs(study: Study, folder: Path, jobs: Mapping[str, JobState]) -> list[PlannedRun]:
     arms = expand_arms(study)
     data = open_data(study.file.data, study.models[0].seq_len)
     eval_fingerprint = data.eval_fingerprint(study.file.evaluation.tokens)
@@ -214,7 +215,7 @@ def _runs(study: Study, folder: Path) -> list[PlannedRun]:
     runs: list[PlannedRun] = []
     places: dict[str, str] = {}
     for resolved in expand_runs(study, arms, data.vocab_size):
-        run = _planned(study, resolved, data, eval_fingerprint, folder, on_disk)
+        run = _planned(study, resolved, data, eval_fingerprint, folder, on_disk, jobs)
         if run.run_id in places:
             raise InputError(
                 f"{places[run.run_id]} and {resolved.place} are one and the same run "
@@ -226,7 +227,13 @@ def _runs(study: Study, folder: Path) -> list[PlannedRun]:
 
 
 def _planned(
-    study: Study, resolved: ResolvedRun, data: TokenData, eval_fingerprint: str, folder: Path, on_disk: list[str]
+    study: Study,
+    resolved: ResolvedRun,
+    data: TokenData,
+    eval_fingerprint: str,
+    folder: Path,
+    on_disk: list[str],
+    jobs: Mapping[str, JobState],
 ) -> PlannedRun:
     config, arm = resolved.config, resolved.arm
     identity = run_identity(config, data.fingerprint)
@@ -238,7 +245,7 @@ def _planned(
     own = _folder_name(f"{slug}-{key}", key, on_disk)
     relatives = [folder / name for name in on_disk if name.startswith(f"{slug}-") and len(name) == len(slug) + 13]
     try:
-        state = run_state(folder / own)
+        state = with_job(run_state(folder / own), jobs.get(own))
         why = reason(state, config.steps, identity, [path for path in relatives if path.name != own])
     except ValueError as error:
         raise InputError(f"{error}: restore the file, or remove its run folder and train it again") from error
@@ -254,6 +261,7 @@ def _planned(
         config=config,
         scheme_defaults=arm.defaults,
         threads=study.file.threads,
+        world=study.world(resolved.size),
         identity=identity,
         planned_flops=resolved.planned_flops,
         steps=config.steps,

@@ -15,8 +15,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from sweeps.files import write_json
+from sweeps.files import read_json, write_json
 
+RECORD = "code.json"
+"""Beside the packages in a copy of the code (`sweeps.snapshot`): what `code_version` said of the tree it came from."""
 DIFF_CAP = 200_000
 PACKAGES = ("isoloss", "torch", "triton", "lightning", "numpy", "pyarrow", "pandas", "scipy")
 ENVIRONMENT = (
@@ -46,6 +48,9 @@ def write_provenance(folder: Path, attempt: int, command: Sequence[str], layout:
 def code_version() -> dict[str, Any]:
     """Commit and local changes of the source tree this process was started from; all None or empty outside git."""
     root = Path(__file__).resolve().parent.parent
+    recorded = read_json(root / RECORD)
+    if recorded is not None:
+        return dict(recorded)
     # a virtual environment may lie inside somebody else's repository: only a tracked file speaks for this code
     if _git(root, "ls-files", "--error-unmatch", "sweeps/provenance.py") is None:
         return {"commit": None, "dirty": False, "diff": "", "untracked": []}

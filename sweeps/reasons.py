@@ -21,7 +21,7 @@ def reason(state: RunState, steps: int, identity: Mapping[str, Any], relatives: 
     if state.state == "incomplete":
         return f"is repaired: {state.reason}"
     if state.state == "failed":
-        return f"is tried again: {state.reason}"
+        return f"{state.reason}; `python -m sweeps retry` tries again"
     return state.reason
 
 

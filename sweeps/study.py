@@ -15,7 +15,7 @@ vanilla's parameters without embedding and head. A list of budgets gives every a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -26,6 +26,7 @@ from model.config import ModelConfig, Settings
 from model.errors import InputError
 from model.residual import scheme_names
 from sweeps.checking import below, check, fault, unknown
+from sweeps.cluster import ClusterSettings, check_cluster, check_split, load_cluster
 from sweeps.settings import (
     BatchConfig,
     DataConfig,
@@ -120,6 +121,7 @@ class StudyFile(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     precision: Literal["float32", "bfloat16"] = RunConfig.model_fields["precision"].default
     threads: int = Field(1, gt=0)
+    cluster: ClusterSettings = ClusterSettings()
 
     @field_validator("study")
     @classmethod
@@ -148,6 +150,26 @@ class Study:
     def name(self) -> str:
         """The study's name, which is its folder's name below the runs root."""
         return self.file.study
+
+    @property
+    def cluster(self) -> ClusterSettings:
+        """What SLURM is asked for."""
+        return self.file.cluster
+
+    def on(self, cluster_file: Path | None) -> Study:
+        """The same study with the cluster settings of another file."""
+        if cluster_file is None:
+            return self
+        study = replace(self, file=self.file.model_copy(update={"cluster": load_cluster(cluster_file)}))
+        try:
+            _check_cluster(study)
+        except InputError as error:
+            raise InputError(f"{cluster_file}: {error}") from error
+        return study
+
+    def world(self, size: str) -> int:
+        """Ranks of a run of `size` on the cluster."""
+        return self.cluster.of(size).world
 
     def budgets(self, index: int) -> list[tuple[str, float]]:
         """(kind, amount) of the budgets of size `index`: its own, or else the study's."""
@@ -187,7 +209,17 @@ def _checked(path: Path, content: Any) -> Study:
                 f"sizes[{index}] ({size.name}) has no budget: give it tokens, flops or tokens_per_parameter, "
                 "or give the study budgets: {tokens: ...}"
             )
+    _check_cluster(study)
     return study
+
+
+def _check_cluster(study: Study) -> None:
+    """The cluster's settings against the study's sizes and batches."""
+    check_cluster(study.cluster, [size.name for size in study.file.sizes])
+    for index, size in enumerate(study.file.sizes):
+        batch = size.batch or study.file.batch
+        place = f"sizes[{index}] ({size.name})"
+        check_split(study.world(size.name), batch.sequences, batch.accumulation, place)
 
 
 def _data(data: DataConfig) -> DataConfig:

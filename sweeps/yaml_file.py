@@ -34,6 +34,14 @@ class _UniqueKeys(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _clock_as_text(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> Any:
+    """YAML 1.1 reads 2:00:00 as a number in base 60: here it stays what was written."""
+    return node.value if ":" in node.value else loader.construct_yaml_int(node)
+
+
+_UniqueKeys.add_constructor("tag:yaml.org,2002:int", _clock_as_text)
+
+
 def read_yaml(path: Path) -> Any:
     """Content of a YAML file; InputError if it cannot be read or is no YAML."""
     try:

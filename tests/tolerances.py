@@ -148,6 +148,8 @@ THOUSAND_RUNS_SECONDS = 2.5
 MARKOV_WITHIN = 0.03
 # seconds of `status` for 500 runs of 20,000 steps (entry 33 of the public reports)
 STATUS_SECONDS = 2.0
+# seconds to find one of 2,000 runs by words of run.json (measured 0.1)
+LOOKUP_SECONDS = 1.0
 # nats per token above vanilla after 200 steps that a scheme may keep; with equal bodies and batches the difference of
 # two arms varies by about 0.02 over seeds (one arm alone by 0.06) ...
 SHORT_TRAINING_ALLOWANCE = 0.05

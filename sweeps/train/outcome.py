@@ -89,7 +89,7 @@ def write_failed(folder: Path, attempt: int, error: BaseException) -> str:
         "attempt": attempt,
         "type": type(error).__name__,
         "message": str(error),
-        "step": max((segment.last for segment in list_segments(folder, "metrics")), default=0),
+        "step": logged_step(folder),
         # a person's mistake is explained by its message
         "traceback": [] if isinstance(error, InputError) else lines[-TRACEBACK_LINES:],
         "finished_at": time.time(),
@@ -100,6 +100,11 @@ def write_failed(folder: Path, attempt: int, error: BaseException) -> str:
     except OSError as unwritten:
         return f"{message} (FAILED.json could not be written: {unwritten})"
     return message
+
+
+def logged_step(folder: Path) -> int:
+    """The last step whose metrics are durable."""
+    return max((segment.last for segment in list_segments(folder, "metrics")), default=0)
 
 
 def _steady_step_seconds(seconds: np.ndarray, attempt: np.ndarray) -> float:
