@@ -15,6 +15,8 @@ from sweeps import attempts
 from sweeps.files import read_json, sync_folder
 from sweeps.settings import RunConfig
 from sweeps.state import run_state
+from sweeps.train.checkpoint import saved_step
+from sweeps.train.faults import environment_fault
 from sweeps.train.halt import cancelled
 from sweeps.train.holder import holder, parent_record
 from sweeps.train.options import Options, Report, Result
@@ -47,10 +49,14 @@ def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Res
         say([str(error)])
         return Result("fenced", "taken over by a newer attempt", notes=notes)
     except Exception as error:
+        say(["".join(traceback.format_exception(error))])
         number = attempt.number if attempt else max(attempts.numbers(folder), default=0)
-        message = write_failed(folder, number, error)
-        print("".join(traceback.format_exception(error)), flush=True)
-        return _ended(attempt, Result("failed", message, step=logged_step(folder), notes=notes, cause="failed"))
+        fault = environment_fault(error, folder)
+        status, cause = ("interrupted", "environment") if fault else ("failed", "failed")
+        message = fault or write_failed(folder, number, error)
+        saved = saved_step(folder, attempt.number) if attempt else None
+        result = Result(status, message, step=logged_step(folder), notes=notes, cause=cause, saved_step=saved)
+        return _ended(attempt, result)
 
 
 def _ended(attempt: attempts.Attempt | None, result: Result) -> Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -31,9 +32,10 @@ from sweeps.train.telemetry import observe
 
 
 def say(sentences: list[str] | tuple[str, ...]) -> list[str]:
-    """Print sentences, each at once; returns them."""
-    for sentence in sentences:
-        print(sentence, flush=True)
+    """Print sentences, each at once; returns them. A log that takes no line any more ends no training."""
+    with suppress(OSError):
+        for sentence in sentences:
+            print(sentence, flush=True)
     return list(sentences)
 
 
