@@ -38,14 +38,16 @@ def prepare(device: torch.device, threads: int) -> None:
         torch.cuda.set_device(device)
 
 
-def layout(device: torch.device) -> dict[str, Any]:
-    """What has to be the same for a loss column to be the same; goes into each checkpoint's manifest."""
+def layout(device: torch.device, world: int = 1) -> dict[str, Any]:
+    """What has to be the same for a loss column to be the same; goes into each checkpoint's manifest. `world` is the
+    number of processes."""
     return {
         "device_type": device.type,
         "device": device_name(device),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "kernel_path": kernel_path(),
+        "world": world,
     }
 
 

@@ -26,7 +26,7 @@ from sweeps.train.optimizer import build_optimizer
 from sweeps.train.options import Options, Report, Result
 from sweeps.train.outcome import last_evaluation, write_diverged, write_done
 from sweeps.train.recorder import Recorder
-from sweeps.train.resume import Start, check_layout
+from sweeps.train.resume import Start, check_layout, layout_changes
 from sweeps.train.stop import Stop
 from sweeps.train.telemetry import observe
 
@@ -60,14 +60,17 @@ class Session:
         self.device = devices.pick_device(options.device)
         devices.prepare(self.device, run["threads"])
         devices.reset_peak_memory(self.device)
-        self.layout = devices.layout(self.device)
+        self.layout = devices.layout(self.device, options.world.size)
         self.peak_before = 0
 
     def train(self) -> Result:
         """From the start to an outcome."""
         config = self.config
         write_provenance(self.folder, self.attempt.number, self.options.command, self.layout)
-        self.notes += say(check_layout(self.start, self.layout))
+        self.notes += say(check_layout(self.start, self.layout, self.options.allow_layout_change))
+        changes = layout_changes(self.start, self.layout)
+        if changes:
+            attempts.amend(self.attempt, layout_changes=changes)
         data, self.validation = open_inputs(config, self.run["data_fingerprint"], self.run["eval_fingerprint"])
         self._build()
         self.recorder.heartbeat(now=True)
