@@ -16,13 +16,14 @@ import torch
 from kernels.dispatch import kernel_path
 
 
-def pick_device(wanted: str) -> torch.device:
-    """`auto` takes the accelerator that the process can see, if any."""
+def pick_device(wanted: str, local: int = 0) -> torch.device:
+    """`auto` takes the accelerator that the process can see, if any; of several the one of number `local`, which is the
+    process's own among those of its host."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise RuntimeError(f"device {wanted!r} was asked for, but this process sees no accelerator: use --device cpu")
-    return torch.device("cuda", 0)
+    return torch.device("cuda", local % torch.cuda.device_count())
 
 
 def prepare(device: torch.device, threads: int) -> None:
