@@ -80,7 +80,7 @@ def _train(folder: Path, orders: Orders, stop: Any, job: str) -> Any:
         deadline=_deadline(orders, job),
         allow_layout_change=orders.allow_layout_change,
         job=job,
-        world=World.from_slurm(rendezvous),
+        world=World.from_slurm(rendezvous) if int(os.environ.get("SLURM_NTASKS", "1")) > 1 else World(),
         job_lives=job_lives,
     )
     with logging_to(folder / "log.txt"):
