@@ -1,4 +1,4 @@
-"""Tiny studies on the private cluster: written, handed to the commands as a person would, watched through their files."""
+"""Tiny studies on the private cluster: written, handed to the commands as by a person, watched through files."""
 
 import json
 import shutil
@@ -143,7 +143,8 @@ def equal(folder: Path, twin: Path) -> None:
     found, expected = load_metrics(folder), load_metrics(twin)
     pd.testing.assert_frame_equal(found[COLUMNS], expected[COLUMNS], check_exact=True)
     done, other = read_json(folder / "DONE"), read_json(twin / "DONE")
-    assert done is not None and other is not None
+    assert done is not None
+    assert other is not None
     for key in ("step", "tokens", "flops", "loss", "bpb", "eval_tokens", "train_tail"):
         assert done[key] == other[key], key
     assert read_segments(folder, "eval")[0]["loss"].to_pylist() == read_segments(twin, "eval")[0]["loss"].to_pylist()
