@@ -130,6 +130,24 @@ def read_end(folder: Path, number: int) -> dict[str, Any] | None:
     return None if content is None else dict(content)
 
 
+def amend(attempt: Attempt, **more: Any) -> None:
+    """Add to the record of an attempt that this process claimed."""
+    path = _file(attempt.folder, attempt.number)
+    write_json(path, read_record(path) | more)
+
+
+def layout_changes(folder: Path) -> str:
+    """What changed under a run on its way ("threads 1 -> 2; world 1 -> 2"), as its attempts recorded; empty if nothing
+    did. What lies before an attempt that began again at step 0 does not count."""
+    found: list[str] = []
+    for number in numbers(folder):
+        path = _file(folder, number)
+        if path.stat().st_size:
+            content = read_record(path, "resumed_from")
+            found = (found if content["resumed_from"] else []) + content.get("layout_changes", [])
+    return "; ".join(found)
+
+
 def claim(
     folder: Path,
     resumed_from: int,

@@ -50,7 +50,7 @@ class AfterStep(pl.Callback):
         cadence: Cadence,
         every: int | None,
         halt: Halt,
-        evaluate: Callable[[], None],
+        evaluate: Callable[[], bool],
         save: Callable[[], None],
         report: Callable[[dict[str, Any]], None],
     ) -> None:
@@ -85,9 +85,10 @@ class AfterStep(pl.Callback):
             self.halt.look()
             self.report(beat)
         last = recorder.step == recorder.steps
-        if self.every and recorder.step % self.every == 0 and not last and not self.halt.cause:
+        stopping = self._stopping(module)
+        if self.every and recorder.step % self.every == 0 and not last and not stopping:
             self.evaluate()
-        stopping = bool(self.halt.cause)
+            stopping = self._stopping(module)
         if last or stopping or self._checkpoint_due():
             began = time.monotonic()
             recorder.flush()
@@ -98,6 +99,11 @@ class AfterStep(pl.Callback):
             recorder.flush()
         if stopping:
             trainer.should_stop = True
+
+    def _stopping(self, module: TrainingModule) -> bool:
+        """Several processes stop where they agreed to in this step; one may have changed its mind since."""
+        assert module.result is not None
+        return module.result.stop if module.world.size > 1 else bool(self.halt.cause)
 
     def _checkpoint_due(self) -> bool:
         if self.cadence.steps is not None:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from model.errors import InputError
-from sweeps.attempts import Attempt, device_alone
+from sweeps.attempts import Attempt, device_alone, layout_changes
 from sweeps.files import write_json
 from sweeps.segments import Kind, cuts, first_lost_step, list_segments, read_segments
 
@@ -58,6 +58,7 @@ def write_done(attempt: Attempt, run: dict[str, Any], measured: dict[str, Any]) 
         "tokens_per_second": tokens_per_step / _steady_step_seconds(seconds, table["attempt"].to_numpy()),
         # seconds are those of all attempts, so each of them counts
         "device_alone": device_alone(folder),
+        "layout_changes": layout_changes(folder),
         **measured,
         "segments": _sizes(folder),
         "finished_at": time.time(),

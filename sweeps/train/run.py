@@ -15,6 +15,8 @@ from sweeps import attempts
 from sweeps.files import read_json, sync_folder
 from sweeps.settings import RunConfig
 from sweeps.state import run_state
+from sweeps.train.checkpoint import saved_step
+from sweeps.train.faults import environment_fault
 from sweeps.train.halt import cancelled
 from sweeps.train.holder import holder, parent_record
 from sweeps.train.options import Options, Report, Result
@@ -23,34 +25,77 @@ from sweeps.train.recorder import Fenced
 from sweeps.train.resume import Start, choose_start
 from sweeps.train.session import Session, say
 from sweeps.train.stop import Stop
+from sweeps.train.together import blame, check_divisible, conclude, decide, follow
 
 __all__ = ["Options", "Report", "Result", "train_run"]
 
 
 def train_run(folder: Path, options: Options, stop: Stop, report: Report) -> Result:
-    """Bring the run in `folder` to its end, from wherever it stands. `report` gets heartbeats."""
+    """Bring the run in `folder` to its end, from wherever it stands. `report` gets heartbeats. Every process of
+    `options.world` calls it, and all get the same answer."""
+    world = options.world
+    if world.size == 1:
+        return _lead(folder, options, stop, report)
+    world.open()
+    try:
+        if not world.leads:
+            return follow(
+                folder, world, lambda attempt, start: _session(attempt, start, options, stop, report, []).train()
+            )
+        result = _lead(folder, options, stop, report)
+        conclude(world, result)
+        return result
+    finally:
+        world.close()
+
+
+def _session(
+    attempt: attempts.Attempt,
+    start: Start,
+    options: Options,
+    stop: Stop,
+    report: Report,
+    notes: list[str],
+) -> Session:
+    run = read_json(attempt.folder / "run.json")
+    return Session(attempt, run, RunConfig.model_validate(run["config"]), start, options, stop, report, notes)
+
+
+def _lead(folder: Path, options: Options, stop: Stop, report: Report) -> Result:
+    """The part of the only process, or the first one."""
+    world = options.world
     notes: list[str] = []
     attempt = None
     try:
         nothing_to_do = _outcome_or_holder(folder, options)
         if nothing_to_do is not None:
+            decide(world, None, None)
             return nothing_to_do
         run = read_json(folder / "run.json")
         if run is None:
             raise InputError(f"{folder} has no run.json: start it with `python -m sweeps run STUDY.yaml`")
         config = RunConfig.model_validate(run["config"])
+        check_divisible(config, world)
         start = choose_start(folder, config.evaluation.every)
         notes += say(start.notes)
         attempt = _claim(folder, start, options)
-        return _ended(attempt, Session(attempt, run, config, start, options, stop, report, notes).train())
+        decide(world, attempt, start)
+        return _ended(attempt, _session(attempt, start, options, stop, report, notes).train())
     except Fenced as error:
         say([str(error)])
         return Result("fenced", "taken over by a newer attempt", notes=notes)
     except Exception as error:
+        say(["".join(traceback.format_exception(error))])
         number = attempt.number if attempt else max(attempts.numbers(folder), default=0)
-        message = write_failed(folder, number, error)
-        print("".join(traceback.format_exception(error)), flush=True)
-        return _ended(attempt, Result("failed", message, step=logged_step(folder), notes=notes, cause="failed"))
+        if attempt is None:
+            decide(world, None, None)
+        error, gone = blame(world, error)
+        fault = gone or environment_fault(error, folder)
+        status, cause = ("interrupted", "environment") if fault else ("failed", "failed")
+        message = fault or write_failed(folder, number, error)
+        saved = saved_step(folder, attempt.number) if attempt else None
+        result = Result(status, message, step=logged_step(folder), notes=notes, cause=cause, saved_step=saved)
+        return _ended(attempt, result)
 
 
 def _ended(attempt: attempts.Attempt | None, result: Result) -> Result:
