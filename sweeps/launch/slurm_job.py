@@ -106,7 +106,7 @@ def _again(job: str) -> None:
     finished if it just left."""
     try:
         state = job_state(job)
-        if state not in ("RUNNING", "COMPLETING", "PREEMPTED"):
+        if state != "RUNNING":  # completing: SLURM requeues it itself, or a person has cancelled it
             print(f"not requeued: SLURM calls the job {state}", flush=True)
             return
         requeue(job)
