@@ -3,13 +3,18 @@
 Requests come as JSON lines on stdin:
 
     {"run": FOLDER, "device": "auto", "checkpoint_every": 30.0, "checkpoint_steps": null, "command": [...],
-     "alone": whether no other worker of the parent has this device, null where that is not known}
+     "alone": whether no other worker of the parent has this device, null where that is not known,
+     "deadline": [ENDS_AT, LIMIT_S] (seconds since 1970, seconds) or null, "allow_layout_change": false,
+     "job": SLURM's job or null, "world": 1, "devices": []}
+
+Of "world" processes this one is the first and starts the others, on the accelerators named in "devices" ("" where there
+is none). Only "run" has to be given.
 
 Answers go as JSON lines to stdout, each with "event": ready (imports are done), progress (a heartbeat), result (fields
 of `sweeps.train.run.Result`). All other output of a run goes to its `log.txt`.
 
 A worker never outlives its parent: the kernel kills it where it can (Linux), and everywhere the end of stdin does.
-SIGTERM or SIGINT stop it at the next step boundary, with a checkpoint; it answers `interrupted` and exits.
+SIGTERM, SIGINT or SIGUSR2 stop it at the next step boundary, with a checkpoint; it answers `interrupted` and exits.
 """
 
 from __future__ import annotations
@@ -112,18 +117,29 @@ def logging_to(path: Path) -> Iterator[None]:
 def serve(requests: Requests, answers: Answers, stop: Stop) -> None:
     """Train what is asked for until the parent closes stdin or a signal asks to stop."""
     # here, not above: the parent may be gone before these seconds are spent
+    from sweeps.train.deadline import Deadline
     from sweeps.train.loop import Cadence
+    from sweeps.train.peers import local_world
     from sweeps.train.run import Options, train_run
 
     answers.send("ready", pid=os.getpid())
     for request in requests:
         folder = Path(request["run"])
         cadence = Cadence(request.get("checkpoint_every", 30.0), request.get("checkpoint_steps"))
-        options = Options(
-            request.get("device", "auto"), cadence, tuple(request.get("command", ())), request.get("alone")
-        )
+        device, size = request.get("device", "auto"), request.get("world") or 1
+        limit = request.get("deadline")
         requests.training = True
-        with logging_to(folder / "log.txt"):
+        with logging_to(folder / "log.txt"), local_world(folder, size, device, request.get("devices") or ()) as world:
+            options = Options(
+                device,
+                cadence,
+                tuple(request.get("command", ())),
+                request.get("alone"),
+                Deadline(*limit) if limit else None,
+                request.get("allow_layout_change", False),
+                request.get("job"),
+                world,
+            )
             result = train_run(folder, options, stop, lambda beat: answers.send("progress", **beat))
         requests.training = False
         answers.send("result", **asdict(result))

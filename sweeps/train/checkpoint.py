@@ -3,13 +3,15 @@
 The folder is written under a dot name, made durable and renamed, so a name that can be seen is complete; a checkpoint
 counts only if its manifest checks, which finds what a disk lost later. A checkpoint holds everything that decides the
 next step: parameters, optimizer, step, and the counters that continue (seconds, peak memory, steps of exploding loss).
-The last one of a finished schedule holds no optimizer. Files are plain tensors and numbers (`weights_only=True`).
+The last one of a finished schedule holds no optimizer. Files are plain tensors and numbers, and nothing else in them is
+ever run (`weights_only=True`): a run folder may come from anybody.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import pickle
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,13 +84,16 @@ def save(folder: Path, step: int, attempt: int, state: dict[str, Any], layout: d
 
 
 def verify(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The manifest, once every file has been found to be what it says; else CorruptCheckpoint."""
+    """The manifest, once every file has been found to be what it says and to hold plain tensors; else
+    CorruptCheckpoint."""
     try:
         manifest = read_json(checkpoint.path / MANIFEST)
     except ValueError as error:
         raise CorruptCheckpoint(str(error)) from error
     if manifest is None:
         raise CorruptCheckpoint(f"{checkpoint.path} has no {MANIFEST}")
+    if not isinstance(manifest, dict) or STATE not in manifest.get("files", {}):
+        raise CorruptCheckpoint(f"{checkpoint.path / MANIFEST} does not list {STATE}")
     for name, expected in manifest["files"].items():
         path = checkpoint.path / name
         size = path.stat().st_size if path.exists() else 0
@@ -96,6 +101,11 @@ def verify(checkpoint: Checkpoint) -> dict[str, Any]:
             raise CorruptCheckpoint(f"{path} has {size} bytes, {expected['size']} were written")
         if _sha256(path) != expected["sha256"]:
             raise CorruptCheckpoint(f"{path} has other content than was written")
+    try:
+        torch.load(checkpoint.path / STATE, map_location="cpu", weights_only=True, mmap=True)  # reads no tensor
+    except (pickle.UnpicklingError, RuntimeError, ValueError, EOFError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CorruptCheckpoint(f"{checkpoint.path / STATE} is no file of plain tensors ({why})") from error
     return dict(manifest)
 
 

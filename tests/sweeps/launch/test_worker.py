@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import psutil
 import pytest
 
 from sweeps import attempts
@@ -56,6 +57,51 @@ def test_a_worker_trains_run_after_run_and_survives_a_failed_one(lasting, tmp_pa
     provenance = read_json(tmp_path / "study" / "a" / "provenance" / "0001.json")
     assert provenance["command"] == ["python", "-m", "sweeps", "run", "x.yaml"]
     assert read_json(tmp_path / "study" / "b" / "DONE")["device_alone"] is True
+
+
+def test_a_request_may_set_a_deadline_a_job_and_more_processes(lasting, tmp_path):
+    folder = tmp_path / "study" / "r"
+    plan(folder, config(60))
+    lasting.ask(folder, deadline=[0.0, 60.0], job="12_3")  # long over
+    answer = lasting.answer()
+    assert (answer["status"], answer["cause"], answer["step"]) == ("interrupted", "deadline", 0)
+    assert attempts.slurm_job(folder, 1) == "12_3"
+    lasting.ask(folder, device="cpu", world=2, devices=["", ""])
+    answer = lasting.answer()
+    assert (answer["status"], answer["cause"]) == ("done", "done")
+    assert read_json(folder / "attempts" / "0002.json")["world"] == 2
+    assert "2 processes" in (folder / "log.txt").read_text()
+    assert lasting.process.poll() is None
+    assert not [each for each in psutil.Process(lasting.process.pid).children() if each.is_running()]
+
+
+def test_a_layout_may_be_changed_where_that_is_allowed(lasting, tmp_path):
+    folder = tmp_path / "study" / "r"
+    run = plan(folder, config(60))
+    stopped = subprocess.run([sys.executable, "-c", STOPPED.format(folder=str(folder))], cwd=ROOT, timeout=60)
+    assert stopped.returncode == 0
+    write_json(folder / "run.json", run | {"threads": 2})
+    lasting.ask(folder)
+    assert "threads 1 -> 2" in lasting.answer()["message"]
+    lasting.ask(folder, allow_layout_change=True)
+    assert lasting.answer()["status"] == "done"
+    assert attempts.layout_changes(folder) == "threads 1 -> 2"
+
+
+STOPPED = """
+from pathlib import Path
+from tests.sweeps.train.runs import train
+from sweeps.train.batches import Batches
+from sweeps.train.stop import Stop
+stop, original = Stop(), Batches.__iter__
+def iterate(self):
+    for number, batch in enumerate(original(self)):
+        if number == 10:
+            stop.request()
+        yield batch
+Batches.__iter__ = iterate
+assert train(Path({folder!r}), stop=stop).status == "interrupted"
+"""
 
 
 def test_sigterm_stops_at_a_step_boundary_and_the_run_goes_on_exactly(worker, lasting, tmp_path):
