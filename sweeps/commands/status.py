@@ -1,4 +1,4 @@
-"""`python -m sweeps status`: what each run is doing, from the files of its folder, and from the executor that has it."""
+"""`python -m sweeps status`: what each run is doing, from its files, and from the executor that has it."""
 
 from __future__ import annotations
 

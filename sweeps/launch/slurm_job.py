@@ -2,8 +2,8 @@
 
     stop asked for (SIGUSR2, SIGTERM, our deadline) -> step boundary -> metrics -> checkpoint -> scontrol requeue
 
-Requeueing comes last and is ours: submitit's handlers are replaced before anything else, Lightning's are off. A job that
-SLURM has already given another state (cancelled by a person) is left alone.
+Requeueing comes last and is ours: submitit's handlers are replaced before anything else, Lightning's are off. A job
+that SLURM has already given another state (cancelled by a person) is left alone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _train(folder: Path, orders: Orders, stop: Any, job: str) -> Any:
         deadline=_deadline(orders, job),
         allow_layout_change=orders.allow_layout_change,
         job=job,
-        world=World.from_slurm(rendezvous) if int(os.environ.get("SLURM_NTASKS", "1")) > 1 else World(),
+        world=World.from_slurm(rendezvous),
         job_lives=job_lives,
     )
     with logging_to(folder / "log.txt"):
