@@ -9,7 +9,7 @@ HELD = {"sizes": [size(30)], "seeds": [0, 1], "cluster": {"time": 30, "sbatch": 
 def test_status_says_unknown_and_submit_refuses(cluster, tmp_path):
     (tmp_path / "known").mkdir()
     (tmp_path / "fresh").mkdir()
-    known, fresh = Sweep(cluster, tmp_path / "known", HELD), Sweep(cluster, tmp_path / "fresh", HELD, "fresh")
+    known, fresh = Sweep(cluster, tmp_path / "known", HELD, "known"), Sweep(cluster, tmp_path / "fresh", HELD, "fresh")
     assert "2 submitted" in known.submit()
     cluster.stop_slurmctld()
     cluster.configure(Settings(extra={"MessageTimeout": "3"}))  # seconds that commands wait for it
@@ -28,7 +28,7 @@ def test_status_says_unknown_and_submit_refuses(cluster, tmp_path):
     assert "0 submitted" in known.submit()
     fresh.write(**HELD | {"cluster": {"time": 30}})
     assert "2 submitted" in fresh.submit()
-    cluster.release("study")
+    cluster.release("known")
     known.wait_until_done()
     fresh.wait_until_done()
-    assert len(cluster.squeue("--name=study")) == len(cluster.squeue("--name=fresh")) == 2
+    assert len(cluster.squeue("--name=known")) == len(cluster.squeue("--name=fresh")) == 2
