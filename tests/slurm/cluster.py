@@ -87,7 +87,7 @@ class Cluster:
         """Start all daemons; ready when the node takes jobs."""
         self._watchdog = subprocess.Popen([sys.executable, reap.__file__, str(self.folder)], stdin=subprocess.PIPE)
         try:
-            self._configure()
+            self.configure(self.settings)
             self._start_munged()
             self._start_database()
             self.start_slurmctld()
@@ -115,11 +115,23 @@ class Cluster:
 
     def reconfigure_to(self, settings: Settings) -> None:
         """Start slurmctld with `settings`, whether it is up or down; jobs and the node stay."""
-        self.settings = settings
         if "slurmctld" in self.daemons:
             self.stop_slurmctld()
-        self._configure()
+        self.configure(settings)
         self.start_slurmctld()
+
+    def configure(self, settings: Settings) -> None:
+        """Write the configuration: commands read it at once, daemons when they are started."""
+        self.settings = settings
+        folder = self.folder
+        folder.chmod(0o755)  # munged wants its socket's folder open to all
+        for name in ("state", "spool", "db"):
+            (folder / name).mkdir(exist_ok=True)
+        (folder / "slurm.conf").write_text(slurm_conf(self.place, self.settings))
+        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
+        private = folder / "slurmdbd.conf"
+        private.touch(mode=0o600)
+        private.write_text(slurmdbd_conf(self.place))
 
     def start_slurmctld(self) -> None:
         """Start the controller; returns when it answers, and knows the node where that is up."""
@@ -155,17 +167,6 @@ class Cluster:
             text = path.read_text(errors="replace").splitlines()[-lines:]
             parts.append("\n".join([f"--- {path.name}", *text]))
         return "\n".join(parts)
-
-    def _configure(self) -> None:
-        folder = self.folder
-        folder.chmod(0o755)  # munged wants its socket's folder open to all
-        for name in ("state", "spool", "db"):
-            (folder / name).mkdir(exist_ok=True)
-        (folder / "slurm.conf").write_text(slurm_conf(self.place, self.settings))
-        (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
-        private = folder / "slurmdbd.conf"
-        private.touch(mode=0o600)
-        private.write_text(slurmdbd_conf(self.place))
 
     def _start_munged(self) -> None:
         folder = self.folder
@@ -251,6 +252,11 @@ class Cluster:
     def job_state(self, job: str) -> str:
         """PENDING, RUNNING, COMPLETED and so on."""
         return self.job(job)["JobState"]
+
+    def release(self, name: str) -> None:
+        """Let the held jobs called `name` run."""
+        for job in {row[0].partition("_")[0] for row in self.squeue(f"--name={name}", "--states=PENDING")}:
+            self.scontrol("release", job)
 
     def cancel_all(self) -> None:
         """An empty queue again, with nothing running."""

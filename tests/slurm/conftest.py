@@ -14,6 +14,15 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.slurm)
+    items.sort(key=lambda item: "limited" in item.fixturenames)  # stable: the long run's test goes last
+
+
+@pytest.fixture(scope="session", autouse=True)
+def begin_the_long_run(request):
+    """Where the test of the time limit is among those to run, its run begins before all others."""
+    chosen = [item for item in request.session.items if "limited" in getattr(item, "fixturenames", ())]
+    if chosen and not reason_to_skip():
+        request.getfixturevalue("limited")
 
 
 @pytest.fixture(scope="session")

@@ -153,9 +153,9 @@ def equal(folder: Path, twin: Path) -> None:
 class Twins:
     """The same runs, trained without interruption on the other core while the test goes on."""
 
-    def __init__(self, sweep: Sweep) -> None:
+    def __init__(self, sweep: Sweep, root: Path | None = None) -> None:
         self.sweep = sweep
-        self.folder = sweep.runs.parent / "twins" / sweep.study.name
+        self.folder = (root or sweep.runs.parent / "twins") / sweep.study.name
         for folder in sweep.folders():
             (self.folder / folder.name).mkdir(parents=True)
             shutil.copyfile(folder / "run.json", self.folder / folder.name / "run.json")
