@@ -92,6 +92,7 @@ def warnings(view: StudyView) -> list[str]:
         several = _distinct(texts(frame, column))
         if len(several) > 1:
             found.append(f"The fitted runs used {len(several)} {what} ({', '.join(several)}).")
+    found += _layouts(frame)
     if not view.foreign:
         left = sum(state != "done" for state in texts(view.grid, "state"))
         if left:
@@ -99,6 +100,24 @@ def warnings(view: StudyView) -> list[str]:
         elif not view.study:
             found.append("The study's grid (study.json) is missing: cells that were never started cannot be shown.")
     return list(dict.fromkeys(found))
+
+
+_LAYOUTS_NAMED = 3
+
+
+def _layouts(frame: pd.DataFrame) -> list[str]:
+    """Runs that went on under another layout: each by name where they are few."""
+    rows = zip(
+        texts(frame, "arm"), texts(frame, "size"), texts(frame, "seed"), texts(frame, "layout_changes"), strict=True
+    )
+    changed = [(f"{arm}, {size}, seed {seed}", changes) for arm, size, seed, changes in rows if changes]
+    if len(changed) > _LAYOUTS_NAMED:
+        kinds = ", ".join(_distinct([each for _, changes in changed for each in changes.split("; ")]))
+        return [f"{len(changed)} fitted runs went on under another layout ({kinds}): their last digits may differ."]
+    return [
+        f"The run {name} went on under another layout ({changes}): its last digits may differ."
+        for name, changes in changed
+    ]
 
 
 def reconstructions(view: StudyView) -> tuple[str, ...]:

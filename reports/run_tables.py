@@ -158,6 +158,8 @@ _IDENTITY = (("Arm", False), ("Size", False), ("Seed", True))
 _STATE_MEANS: Mapping[str, str] = {
     "new": "not started",
     "running": "still training",
+    "stale": "training, without a sign of life for minutes",
+    "cancelled": "cancelled by a person",
     "interrupted": "stopped before its last step: run the study again to resume it",
     "incomplete": "finished, but some of its files cannot be read",
 }

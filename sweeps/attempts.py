@@ -2,7 +2,8 @@
 
 `attempts/NNNN.json` is created with O_EXCL, which is atomic on local disks and on NFSv3 and later, so no lock has to
 be cleaned after a kill. An attempt records host, pid and process start time: on its own host it is alive exactly while
-that process lives; seen from another host, while its heartbeat is younger than `REMOTE_LEASE_S`.
+that process lives; seen from another host, while its heartbeat is younger than `REMOTE_LEASE_S`. How it ended is in
+`ends/NNNN.json`, written after all else of it; a kill leaves none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from sweeps.files import read_record, sync_folder, write_json
 REMOTE_LEASE_S = 120.0
 # psutil derives a start time from the boot time, which a clock adjustment may shift; pids are not reused that fast.
 START_TIME_SLACK_S = 2.0
+CAUSES = ("done", "diverged", "failed", "deadline", "signal", "environment", "cancelled")
+"""Why an attempt ended: `deadline` is its own time limit, `environment` a disk or a node that failed it."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +106,58 @@ def device_alone(folder: Path) -> bool | None:
     return False if False in said else True if said and None not in said else None
 
 
-def claim(folder: Path, resumed_from: int, extra: Mapping[str, Any] | None = None) -> Attempt:
+def slurm_job(folder: Path, number: int) -> str | None:
+    """The SLURM job ("123", or "123_4" of an array) that attempt `number` ran in; None outside SLURM."""
+    path = _file(folder, number)
+    content = read_record(path) if path.exists() and path.stat().st_size else None
+    return None if content is None else content.get("job")
+
+
+def write_end(attempt: Attempt, cause: str, step: int, saved_step: int | None = None, message: str = "") -> None:
+    """Record how `attempt` ended (one of `CAUSES`) after optimizer step `step`; `saved_step` is that of the newest
+    checkpoint that it wrote itself. The last thing an attempt writes."""
+    if cause not in CAUSES:
+        raise ValueError(f"an attempt ends by {', '.join(CAUSES)}, not by {cause!r}")
+    path = _end(attempt.folder, attempt.number)
+    path.parent.mkdir(exist_ok=True)
+    content = {"cause": cause, "step": step, "saved_step": saved_step, "message": message, "at": time.time()}
+    write_json(path, content)
+
+
+def read_end(folder: Path, number: int) -> dict[str, Any] | None:
+    """How attempt `number` ended: cause, step, saved_step, message, at. None while it lives, or where it was killed."""
+    content = read_record(_end(folder, number), "cause", "step", "saved_step", "message", "at")
+    return None if content is None else dict(content)
+
+
+def amend(attempt: Attempt, **more: Any) -> None:
+    """Add to the record of an attempt that this process claimed."""
+    path = _file(attempt.folder, attempt.number)
+    write_json(path, read_record(path) | more)
+
+
+def layout_changes(folder: Path) -> str:
+    """What changed under a run on its way ("threads 1 -> 2; world 1 -> 2"), as its attempts recorded; empty if nothing
+    did. What lies before an attempt that began again at step 0 does not count."""
+    found: list[str] = []
+    for number in numbers(folder):
+        path = _file(folder, number)
+        if path.stat().st_size:
+            content = read_record(path, "resumed_from")
+            found = (found if content["resumed_from"] else []) + content.get("layout_changes", [])
+    return "; ".join(found)
+
+
+def claim(
+    folder: Path,
+    resumed_from: int,
+    extra: Mapping[str, Any] | None = None,
+    job: str | None = None,
+    world: int = 1,
+) -> Attempt:
     """Become the newest attempt of a run. The caller has checked that no earlier attempt is alive; if two callers
-    race, each gets its own number and the lower one is fenced. `extra` is recorded beside (job id, checkpoint)."""
+    race, each gets its own number and the lower one is fenced. Recorded beside: SLURM's `job`, the number of processes
+    `world`, and `extra`."""
     attempts = folder / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
     number = max(numbers(folder), default=0) + 1
@@ -127,6 +179,8 @@ def claim(folder: Path, resumed_from: int, extra: Mapping[str, Any] | None = Non
             "process_start": attempt.process_start,
             "resumed_from": resumed_from,
             "claimed_at": time.time(),
+            "job": job,
+            "world": world,
             **(extra or {}),
         },
     )
@@ -136,3 +190,7 @@ def claim(folder: Path, resumed_from: int, extra: Mapping[str, Any] | None = Non
 
 def _file(folder: Path, number: int) -> Path:
     return folder / "attempts" / f"{number:04d}.json"
+
+
+def _end(folder: Path, number: int) -> Path:
+    return folder / "ends" / f"{number:04d}.json"

@@ -7,7 +7,8 @@
       setup: [module load cuda]    # shell lines before the run
       sizes: {xl: {gpus: 8, time: "48:00:00"}}     # what a size needs otherwise
 
-They choose where and how long, never a loss, so they are no part of a run's identity nor of study.json. Imports no torch.
+They choose where and how long, never a loss, so they are no part of a run's identity nor of study.json. Imports no
+torch.
 """
 
 from __future__ import annotations

@@ -46,6 +46,7 @@ class PlannedRun:
     config: RunConfig
     scheme_defaults: Mapping[str, Any]
     threads: int
+    world: int
     identity: Mapping[str, Any]
     planned_flops: float
     steps: int
@@ -260,6 +261,7 @@ def _planned(
         config=config,
         scheme_defaults=arm.defaults,
         threads=study.file.threads,
+        world=study.world(resolved.size),
         identity=identity,
         planned_flops=resolved.planned_flops,
         steps=config.steps,

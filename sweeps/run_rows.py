@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from model.errors import InputError
+from sweeps import attempts
 from sweeps.files import read_json
 from sweeps.segments import SCHEMA_VERSION
 from sweeps.state import RunState, run_state
@@ -53,6 +54,8 @@ def run_row(study: str, folder: Path, run: dict[str, Any], grid: dict[str, Any] 
         "host": source.get("host", ""),
         "path": str(folder),
     }
+    # DONE says so of finished runs: of ten thousand, no attempt is read
+    row["layout_changes"] = outcome.get("layout_changes", "") if outcome else _layout_changes(folder)
     for key in ("flops_convention", "data_fingerprint", "tokenizer", "eval_fingerprint", "unigram_entropy"):
         row[key] = run.get(key)
     return row | {key: outcome[key] for key in OUTCOME if key in outcome}
@@ -100,6 +103,13 @@ def content_of(path: Path) -> dict[str, Any] | None:
 def _state(folder: Path) -> RunState:
     try:
         return run_state(folder)
+    except ValueError as error:
+        raise _damaged(error) from error
+
+
+def _layout_changes(folder: Path) -> str:
+    try:
+        return attempts.layout_changes(folder)
     except ValueError as error:
         raise _damaged(error) from error
 

@@ -77,6 +77,7 @@ RUN_COLUMNS: dict[str, tuple[str, str]] = {
     "seconds": ("float", "device seconds of training"),
     "tokens_per_second": ("float", "training tokens per device second"),
     "device_alone": ("flag", "whether no other run of its sweep shared the device while it trained"),
+    "layout_changes": ("str", "what changed on the way where that was allowed: threads 1 -> 2; world 1 -> 2"),
     "peak_memory_bytes": ("float", "bytes"),
     "kernel_path": ("str", "ref or fused"),
     "device": ("str", "cpu or the accelerator's name"),

@@ -23,7 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,8 +100,9 @@ def logging_to(path: Path) -> Iterator[None]:
         os.dup2(log, 2)
         yield
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # a full disk
+                stream.flush()
         os.dup2(saved[0], 1)
         os.dup2(saved[1], 2)
         for descriptor in (log, *saved):

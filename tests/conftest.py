@@ -1,14 +1,20 @@
-"""Shared by all tests: browser tests that may not be skipped where CI says so."""
+"""Shared by all tests: browser and SLURM tests that may not be skipped where CI says so."""
 
 import os
 
 import pytest
+
+REQUIRED = {  # marker: (variable that forbids to skip, what to do)
+    "browser": ("ISOLOSS_REQUIRE_BROWSER", "install Chromium"),
+    "slurm": ("ISOLOSS_REQUIRE_SLURM", "install slurm-wlm, slurmdbd, mariadb-server and munge, and be root"),
+}
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
-    if report.skipped and item.get_closest_marker("browser") and os.environ.get("ISOLOSS_REQUIRE_BROWSER"):
-        report.outcome = "failed"
-        report.longrepr = f"{item.nodeid} was skipped, but ISOLOSS_REQUIRE_BROWSER is set: install Chromium"
+    for marker, (variable, remedy) in REQUIRED.items():
+        if report.skipped and item.get_closest_marker(marker) and os.environ.get(variable):
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} was skipped, but {variable} is set: {remedy}"

@@ -86,6 +86,9 @@ ANSWER_SECONDS = 1.0
 LR_REL = 6e-6
 # float32 gradients of one batch summed in another grouping: entry 9 of the public reports asks for this
 ACCUMULATION = 1e-6
+# losses and gradient norms of one run on 1, 2 and 4 processes (the issue's own number): float32 gradients summed in
+# another grouping
+RANKS_REL = 1e-6
 # a loss in float64 from float32 sums of about a hundred tokens
 LOSS_REL = 1e-6
 # the same windows in batches of another size: float32 sums of at most some thousand nats in another order

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from sweeps.plan import Plan, PlannedRun
+    from sweeps.study import Study
 
 WHY_WIDTH = 60
 WIDEST = 10_000
@@ -26,15 +27,23 @@ def plan(
     json: Annotated[
         Path | None, typer.Option(help="Also write the resolved plan, as in study.json.", show_default=False)
     ] = None,
+    cluster: Annotated[
+        Path | None, typer.Option(help="Cluster settings, instead of the study's own.", show_default=False)
+    ] = None,
 ) -> None:
     """Show every run of a study: parameters, tokens, steps, FLOPs, state and why it would run. Changes nothing."""
     from sweeps.study import load_study
 
-    checked = load_study(study)
+    show_plan(load_study(study).on(cluster), runs, json)
+
+
+def show_plan(study: Study, runs: Path, json: Path | None = None) -> None:
+    """Resolve and print a study, with what executors say of its runs."""
     # torch is imported only now: a misspelt key has been answered already
+    from sweeps.launch.scheduler import consult
     from sweeps.plan import plan_study
 
-    resolved = plan_study(checked, runs)
+    resolved = plan_study(study, runs, consult(runs / study.name).states)
     if json is not None:
         _write(json, resolved)
     show(resolved)

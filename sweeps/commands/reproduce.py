@@ -11,9 +11,7 @@ from model.errors import InputError
 
 
 def reproduce(
-    run: Annotated[
-        str, typer.Argument(help="Run folder, id or its beginning, or size/arm/seed.", show_default=False)
-    ],
+    run: Annotated[str, typer.Argument(help="Run folder, id or its beginning, or size/arm/seed.", show_default=False)],
     runs: Annotated[Path, typer.Option(help="Root folder of the runs.")] = Path("runs"),
     study: Annotated[
         Path | None, typer.Option(help="Write a study file with this run alone.", show_default=False)

@@ -1,10 +1,11 @@
-"""`python -m sweeps status`: what each run is doing, from the files of its folder alone."""
+"""`python -m sweeps status`: what each run is doing, from its files, and from the executor that has it."""
 
 from __future__ import annotations
 
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,13 +16,16 @@ from sweeps.files import read_json
 
 COLOURS = {"done": "green", "running": "cyan", "interrupted": "yellow", "incomplete": "yellow", "new": "dim"}
 
+WATCH_S = 5.0
+
 
 def status(
     path: Annotated[Path, typer.Argument(help="A study file, or a folder of runs.")] = Path("runs"),
     runs: Annotated[Path, typer.Option(help="Root folder of the runs of a study file.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="The same fields as JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Again every few seconds, until Ctrl-C.")] = False,
 ) -> None:
-    """What each run of the current grid is doing, from the files alone."""
+    """What each run of the current grid is doing: its files' word, and for a queued run SLURM's."""
     if path.suffix in (".yaml", ".yml"):
         from sweeps.study import load_study
 
@@ -29,17 +33,38 @@ def status(
         path = runs / name
         if not path.is_dir():
             raise InputError(f"study {name} has no runs in {runs}: start it with `python -m sweeps run STUDY.yaml`")
-    show(path, as_json)
+    if not watch:
+        show(path, as_json)
+        return
+    try:
+        while True:
+            if sys.stdout.isatty():
+                print("\x1b[2J\x1b[H", end="")
+            show(path, as_json)
+            sys.stdout.flush()
+            time.sleep(WATCH_S)
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
     """One mapping a run of the current grid: what a person asks while a sweep is running. Numbers may be None."""
     # here: pandas takes half a second, and a wrong study file is answered before
+    from sweeps.launch.scheduler import Jobs, consult
     from sweeps.schema import load_runs
+    from sweeps.state import RunState, with_job
 
     runs = load_runs(path)
     found = []
+    asked: dict[Path, Jobs] = {}
     for run in runs[runs["in_grid"]].to_dict("records"):
+        if run["path"]:
+            folder = Path(run["path"]).absolute()
+            if folder.parent not in asked:
+                asked[folder.parent] = consult(folder.parent)
+            job = asked[folder.parent].states.get(folder.name)
+            overlaid = with_job(RunState(run["state"], run["reason"], run["step"]), job)
+            run |= {"state": overlaid.state, "reason": overlaid.reason}
         heartbeat = (read_json(Path(run["path"]) / "heartbeat.json") or {}) if run["state"] == "running" else {}
         speed = _number(run["tokens_per_second"]) or heartbeat.get("tokens_per_second")
         found.append(

@@ -72,6 +72,8 @@ class Display:
             self.line(f"failed: {job.label}: {message} (log: {job.folder / 'log.txt'})", "red")
         counts = ", ".join(f"{count} {status}" for status, count in sorted(summary.counts.items()))
         self.line(f"{runs} runs: {counts}; {summary.skipped} needed nothing; {duration(elapsed)}")
+        if summary.out_of_time:
+            self.line("out of time: the same command goes on from the last checkpoints", "yellow")
         if summary.stopped:
             self.line("stopped: the same command goes on from the last checkpoints", "yellow")
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import selectors
 import signal
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from model.errors import InputError
 from sweeps import attempts
 from sweeps.launch.display import Display, make_display
-from sweeps.launch.jobs import Job, Summary
+from sweeps.launch.jobs import Job, Orders, Summary
 from sweeps.launch.workers import Worker, usable_cpus, visible_gpus
 from sweeps.state import run_state
 from sweeps.train.holder import holder
@@ -26,6 +28,8 @@ from sweeps.train.outcome import write_failed
 RETRIES = 3
 TICK_S = 0.2
 DEVICES = "CUDA_VISIBLE_DEVICES"
+SETTLED = frozenset({"done", "diverged", "failed", "cancelled"})
+"""States that a sweep leaves alone; `python -m sweeps retry` takes up the last two again."""
 FAILED_STARTS = 2
 """Workers that die in a row before they are ready, after which no more are started."""
 
@@ -36,30 +40,33 @@ class WorkerDied(RuntimeError):
 
 @dataclass(frozen=True)
 class PoolOptions:
-    """`jobs` None: as many workers as accelerators, or as processors / threads of a run. `command` is recorded."""
+    """`jobs` None: as many workers as accelerators, or as processors / threads of a run, divided by the ranks of a
+    run. `code`: the tree that workers run, None for this one."""
 
     jobs: int | None = None
-    device: str = "auto"
-    checkpoint_every: float = 30.0
-    command: tuple[str, ...] = ()
+    orders: Orders = field(default_factory=Orders)
+    code: Path | None = None
 
 
-def run_sweep(jobs: Sequence[Job], options: PoolOptions) -> Summary:
-    """Bring all `jobs` to their end, those already there excepted."""
+def run_sweep(jobs: Sequence[Job], options: PoolOptions, elsewhere: Mapping[Job, str] | None = None) -> Summary:
+    """Bring all `jobs` to their end, those excepted that are there already, that failed or were cancelled, and those of
+    `elsewhere`: runs that another executor has, with the words for it."""
     began = time.monotonic()
+    elsewhere = elsewhere or {}
     states = {job: run_state(job.folder) for job in jobs}
-    todo = [job for job in jobs if states[job].state not in ("done", "diverged")]
+    todo = [job for job in jobs if states[job].state not in SETTLED and job not in elsewhere]
     unfinished = sum(states[job].state != "done" for job in jobs)
     display = make_display(unfinished, sum(job.flops * (1 - states[job].step / job.steps) for job in todo))
     with display:
         pool = _Pool(options, display)
         for job in jobs:
-            if states[job].state == "diverged":
-                pool.skip(job, "diverged", states[job].reason)
-            elif states[job].state == "done":
-                pool.skip(job, "done", "")
+            found = states[job]
+            if found.state in SETTLED:
+                pool.skip(job, found.state, "" if found.state == "done" else found.reason)
+            elif job in elsewhere:
+                pool.skip(job, "held", elsewhere[job])
             elif (held := holder(job.folder)) is not None:
-                pool.skip(job, "held", f"running in process {held.pid} on {held.host}")
+                pool.skip(job, "held", f"already running in process {held.pid} on {held.host}")
                 todo.remove(job)
         pool.train(todo)
         display.summary(len(jobs), pool.summary, time.monotonic() - began)
@@ -81,12 +88,17 @@ class _Pool:
         self.deaths: dict[Job, list[int]] = {}
         self.failed_starts = 0
         self.interrupts = 0
+        deadline_s = options.orders.deadline_s
+        self.ends_at = None if deadline_s is None else time.time() + deadline_s
+        self.late = False
         self.selector = selectors.DefaultSelector()
 
     def skip(self, job: Job, status: str, message: str) -> None:
         """A job that needs nothing from this command. Finished ones are counted without a line: there may be many."""
         self.summary.counts[status] += 1
         self.summary.skipped += 1
+        if status == "failed":
+            self.summary.failures.append((job, f"{message}; `python -m sweeps retry` tries again"))
         if status != "done":
             self.display.finished(job, status, message, None, None)
 
@@ -97,7 +109,7 @@ class _Pool:
         self.queue = sorted(jobs, key=lambda job: job.flops)  # the largest is taken from the end
         previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
-            environments = self._environments(max(job.threads for job in jobs))[: len(jobs)]
+            environments = self._environments(jobs)[: len(jobs)]
             # one worker, or one on each accelerator; never changed later, so that it holds for whole attempts
             self.alone = len({environment[DEVICES] for environment in environments}) == len(environments)
             for environment in environments:
@@ -106,6 +118,7 @@ class _Pool:
                 for key, _ in self.selector.select(TICK_S):
                     self._listen(key.data)
             self.summary.stopped = self.interrupts > 0
+            self.summary.out_of_time = self.late
             if self.queue:
                 self.summary.counts["not begun"] += len(self.queue)
         finally:
@@ -116,33 +129,45 @@ class _Pool:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def _environments(self, threads: int) -> list[dict[str, str]]:
-        """One environment a worker."""
-        gpus = [] if self.options.device == "cpu" else visible_gpus()
-        count = self.options.jobs or len(gpus) or max(1, usable_cpus() // threads)
-        return [{DEVICES: gpus[i % len(gpus)] if gpus else ""} for i in range(count)]
+    def _environments(self, jobs: Sequence[Job]) -> list[dict[str, str]]:
+        """One environment a worker: the accelerators of all ranks of a run, or none."""
+        threads, ranks = max(job.threads for job in jobs), max(job.world for job in jobs)
+        gpus = [] if self.options.orders.device == "cpu" else visible_gpus()
+        if gpus and len(gpus) < ranks:
+            raise InputError(
+                f"a run wants {ranks} ranks, one a GPU, and this machine shows {len(gpus)}: use --device cpu, or lower "
+                "gpus or ranks in the cluster settings"
+            )
+        groups = [",".join(gpus[i : i + ranks]) for i in range(0, len(gpus) - ranks + 1, ranks)]
+        count = self.options.jobs or len(groups) or max(1, usable_cpus() // (threads * ranks))
+        return [{DEVICES: groups[i % len(groups)] if groups else ""} for i in range(count)]
 
     def _start(self, environment: dict[str, str]) -> None:
-        worker = Worker(environment)
+        worker = Worker(environment, self.options.code)
         self.slots[worker] = environment
         self.selector.register(worker.stdout, selectors.EVENT_READ, worker)
         self._give_next(worker)
 
     def _give_next(self, worker: Worker) -> None:
         """The next job, or the end of the worker."""
-        if self.interrupts or not self.queue:
+        if self.interrupts or self.late or not self.queue:
             self._retire(worker)
             return
         job = self.queue.pop()
         self.current[worker] = job
         self.first_step.setdefault(job, run_state(job.folder).step)
+        orders, devices = self.options.orders, self.slots[worker][DEVICES].split(",")
         worker.ask(
             {
                 "run": str(job.folder),
-                "device": self.options.device,
-                "checkpoint_every": self.options.checkpoint_every,
-                "command": list(self.options.command),
+                "device": orders.device,
+                "checkpoint_every": orders.checkpoint_every,
+                "command": list(orders.command),
                 "alone": self.alone,
+                "deadline": None if self.ends_at is None else [self.ends_at, orders.deadline_s],
+                "allow_layout_change": orders.allow_layout_change,
+                "world": job.world,
+                "devices": devices if devices != [""] else [""] * job.world,
             }
         )
 
@@ -176,6 +201,7 @@ class _Pool:
         self.summary.counts[status] += 1
         if status == "failed":
             self.summary.failures.append((job, answer["message"]))
+        self.late = self.late or answer.get("cause") == "deadline"
         self.display.finished(job, status, answer["message"], answer["loss"], answer["seconds"])
 
     def _retire(self, worker: Worker) -> int:

@@ -2,8 +2,8 @@
 
     stop asked for (SIGUSR2, SIGTERM, our deadline) -> step boundary -> metrics -> checkpoint -> scontrol requeue
 
-Requeueing comes last and is ours: submitit's handlers are replaced before anything else, Lightning's are off. A job that
-SLURM has already given another state (cancelled by a person) is left alone.
+Requeueing comes last and is ours: submitit's handlers are replaced before anything else, Lightning's are off. A job
+that SLURM has already given another state (cancelled by a person) is left alone.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _again(job: str) -> None:
     finished if it just left."""
     try:
         state = job_state(job)
-        if state not in ("RUNNING", "COMPLETING", "PREEMPTED"):
+        if state != "RUNNING":  # completing: SLURM requeues it itself, or a person has cancelled it
             print(f"not requeued: SLURM calls the job {state}", flush=True)
             return
         requeue(job)

@@ -24,14 +24,14 @@ class Worker:
 
     program: ClassVar[Sequence[str]] = (sys.executable, "-m", "sweeps.worker")
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(self, environment: Mapping[str, str], code: Path | None = None) -> None:
         self.ready = False
         self._pending = b""
         self.process = subprocess.Popen(
             [*self.program, str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": _python_path(), **environment},
+            env={**os.environ, "PYTHONPATH": _python_path(code), "PYTHONSAFEPATH": "1", **environment},
             process_group=0,
         )
         assert self.process.stdin is not None
@@ -75,9 +75,9 @@ class Worker:
         return code
 
 
-def _python_path() -> str:
-    """The folder of this code first: a worker runs what its parent runs, wherever it was started."""
-    root = str(Path(__file__).resolve().parents[2])
+def _python_path(code: Path | None) -> str:
+    """The folder of the code first, this one unless given: a worker runs it wherever it was started."""
+    root = str(code or Path(__file__).resolve().parents[2])
     return os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH")) if part)
 
 

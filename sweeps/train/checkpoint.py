@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from sweeps.files import read_json, sync_file, sync_folder, temporary_beside, write_json
+from sweeps.files import read_json, sync_folder, temporary_beside, write_json
 
 KEPT = 2
 STATE = "state.pt"
@@ -52,6 +52,11 @@ def list_checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(found, key=lambda checkpoint: (checkpoint.attempt, checkpoint.step), reverse=True)
 
 
+def saved_step(folder: Path, attempt: int) -> int | None:
+    """The step of the newest checkpoint that attempt `attempt` wrote."""
+    return next((found.step for found in list_checkpoints(folder) if found.attempt == attempt), None)
+
+
 def save(folder: Path, step: int, attempt: int, state: dict[str, Any], layout: dict[str, Any]) -> Checkpoint:
     """Make `state` durable as the checkpoint of `step`. `layout` (torch version, threads, device, kernel path) goes
     into the manifest."""
@@ -60,8 +65,11 @@ def save(folder: Path, step: int, attempt: int, state: dict[str, Any], layout: d
     temporary = temporary_beside(target)
     temporary.mkdir()
     try:
-        torch.save(state, temporary / STATE)
-        sync_file(temporary / STATE)
+        # through Python: torch's own writer would not say why the system refused
+        with (temporary / STATE).open("wb") as stream:
+            torch.save(state, stream)
+            stream.flush()
+            os.fsync(stream.fileno())
         files = {STATE: {"size": (temporary / STATE).stat().st_size, "sha256": _sha256(temporary / STATE)}}
         content = {"schema": 1, "step": step, "attempt": attempt, "files": files, **layout}
         write_json(temporary / MANIFEST, content)

@@ -16,13 +16,14 @@ import torch
 from kernels.dispatch import kernel_path
 
 
-def pick_device(wanted: str) -> torch.device:
-    """`auto` takes the accelerator that the process can see, if any."""
+def pick_device(wanted: str, local: int = 0) -> torch.device:
+    """`auto` takes the accelerator that the process can see, if any; of several the one of number `local`, which is the
+    process's own among those of its host."""
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise RuntimeError(f"device {wanted!r} was asked for, but this process sees no accelerator: use --device cpu")
-    return torch.device("cuda", 0)
+    return torch.device("cuda", local % torch.cuda.device_count())
 
 
 def prepare(device: torch.device, threads: int) -> None:
@@ -38,14 +39,16 @@ def prepare(device: torch.device, threads: int) -> None:
         torch.cuda.set_device(device)
 
 
-def layout(device: torch.device) -> dict[str, Any]:
-    """What has to be the same for a loss column to be the same; goes into each checkpoint's manifest."""
+def layout(device: torch.device, world: int = 1) -> dict[str, Any]:
+    """What has to be the same for a loss column to be the same; goes into each checkpoint's manifest. `world` is the
+    number of processes."""
     return {
         "device_type": device.type,
         "device": device_name(device),
         "threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "kernel_path": kernel_path(),
+        "world": world,
     }
 
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from model.loss import token_loss_sum
 from sweeps.train.module import forward
+from sweeps.train.world import World
 
 
 @dataclass(frozen=True)
@@ -51,17 +52,21 @@ def evaluate(
     precision: str,
     device: torch.device,
     beat: Callable[[], None],
+    world: World | None = None,
 ) -> Evaluation:
-    """Loss of `model` on all windows, `sequences` at a time; `beat` is called between batches."""
+    """Loss of `model` on all windows, `sequences` at a time; `beat` is called between batches, which are dealt to the
+    processes of a `world`."""
+    world = world or World()
     nats = 0.0
     training = model.training
     model.eval()
     with torch.no_grad():
-        for first in range(0, len(validation.windows), sequences):
+        for first in range(world.rank * sequences, len(validation.windows), world.size * sequences):
             windows = torch.from_numpy(validation.windows[first : first + sequences]).to(device)
             nats += float(token_loss_sum(forward(model, windows[:, :-1], precision), windows[:, 1:]))
             beat()
     model.train(training)
+    (nats,) = world.total([nats])
     return Evaluation(
         nats / validation.tokens,
         nats / math.log(2) / validation.bytes,

@@ -2,6 +2,8 @@
 
     count the step -> diverged? -> heartbeat -> evaluate if due -> metrics durable, then checkpoint, if due -> stop?
 
+A wish to stop (a signal, a time limit, a cancelled run) passes over the evaluation; the next attempt makes up for it.
+
 Lightning is asked for the loop, the device and the strategy only: no logger, no checkpoint of its own, no progress
 bar, no signal handler and no look at the cluster.
 """
@@ -22,9 +24,9 @@ from lightning.pytorch.plugins.environments import LightningEnvironment
 
 from sweeps.train.batches import Batches
 from sweeps.train.divergence import Diverged, Divergence
+from sweeps.train.halt import Halt
 from sweeps.train.module import TrainingModule
 from sweeps.train.recorder import Recorder
-from sweeps.train.stop import Stop
 
 SAVING_SHARE = 0.1
 
@@ -47,8 +49,8 @@ class AfterStep(pl.Callback):
         divergence: Divergence,
         cadence: Cadence,
         every: int | None,
-        stop: Stop,
-        evaluate: Callable[[], None],
+        halt: Halt,
+        evaluate: Callable[[], bool],
         save: Callable[[], None],
         report: Callable[[dict[str, Any]], None],
     ) -> None:
@@ -56,16 +58,15 @@ class AfterStep(pl.Callback):
         self.divergence = divergence
         self.cadence = cadence
         self.every = every
-        self.stop = stop
+        self.halt = halt
         self.evaluate = evaluate
         self.save = save
         self.report = report
         self._saved_at = time.monotonic()
-        self._saving_took = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, module: TrainingModule) -> None:
         """Lightning has put its own handler of SIGTERM in front by now: it would leave without a checkpoint."""
-        self.stop.install()
+        self.halt.stop.install()
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: TrainingModule, outputs: Any, batch: Any, index: int
@@ -81,25 +82,33 @@ class AfterStep(pl.Callback):
             raise
         beat = recorder.heartbeat()
         if beat is not None:
+            self.halt.look()
             self.report(beat)
         last = recorder.step == recorder.steps
-        if self.every and recorder.step % self.every == 0 and not last:
+        stopping = self._stopping(module)
+        if self.every and recorder.step % self.every == 0 and not last and not stopping:
             self.evaluate()
-        if last or self.stop.requested or self._checkpoint_due():
+            stopping = self._stopping(module)
+        if last or stopping or self._checkpoint_due():
             began = time.monotonic()
             recorder.flush()
             self.save()
             self._saved_at = time.monotonic()
-            self._saving_took = self._saved_at - began
+            self.halt.saving_took = self._saved_at - began
         elif recorder.flush_due:
             recorder.flush()
-        if self.stop.requested:
+        if stopping:
             trainer.should_stop = True
+
+    def _stopping(self, module: TrainingModule) -> bool:
+        """Several processes stop where they agreed to in this step; one may have changed its mind since."""
+        assert module.result is not None
+        return module.result.stop if module.world.size > 1 else bool(self.halt.cause)
 
     def _checkpoint_due(self) -> bool:
         if self.cadence.steps is not None:
             return self.recorder.step % self.cadence.steps == 0
-        pause = max(self.cadence.seconds, self._saving_took / SAVING_SHARE)
+        pause = max(self.cadence.seconds, self.halt.saving_took / SAVING_SHARE)
         return time.monotonic() - self._saved_at >= pause
 
 

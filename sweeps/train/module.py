@@ -2,8 +2,9 @@
 
     loss = sum over micro-batches of (summed nats) / tokens of the whole step
 
-so the gradient is that of the undivided batch however it is split: a mean of means would weight tokens of a short
-micro-batch more. Lightning moves tensors and owns the strategy; files, checkpoints and metrics are `sweeps.train`'s.
+so the gradient is that of the undivided batch however it is split, over micro-batches and over processes: a mean of
+means would weight tokens of a short part more. Lightning moves tensors and owns the loop; files, checkpoints, metrics
+and what passes between processes are `sweeps.train`'s.
 """
 
 from __future__ import annotations
@@ -22,28 +23,41 @@ from sweeps.settings import RunConfig
 from sweeps.train.batches import Batch
 from sweeps.train.optimizer import set_learning_rate
 from sweeps.train.schedule import learning_rate
+from sweeps.train.world import World
 
 
 @dataclass(frozen=True)
 class StepResult:
     """One finished optimizer step. `loss` is nats per token before the update, `grad_norm` is before clipping,
-    `seconds` is device time of the step without loading data."""
+    `seconds` is device time of the step without loading data. `stop`: some process of several wished to stop."""
 
     loss: float
     lr: float
     grad_norm: float
     seconds: float
+    stop: bool = False
 
 
 class TrainingModule(pl.LightningModule):
-    """`training_step` is one optimizer step; `step` counts finished ones (from the checkpoint on resume)."""
+    """`training_step` is one optimizer step; `step` counts finished ones (from the checkpoint on resume). Of several
+    processes each says in every step whether it `wants_stop`."""
 
-    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, config: RunConfig, step: int) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: RunConfig,
+        step: int,
+        world: World | None = None,
+        wants_stop: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.model = model
         self.config = config
         self.step = step
+        self.world = world or World()
+        self.wants_stop = wants_stop
         self.result: StepResult | None = None
         self._optimizer = optimizer
         self._parameters_in_order = list(model.parameters())
@@ -59,11 +73,17 @@ class TrainingModule(pl.LightningModule):
         rate = learning_rate(self.step, self.config.steps, self.config.optimizer.lr, self.config.schedule)
         set_learning_rate(optimizer, rate)
         optimizer.zero_grad()
-        loss = mean_loss(self.model, batch, self.config, self.manual_backward)
+        loss = mean_loss(self.model, batch, self.config, self.manual_backward, self.world)
+        stop = False
+        if self.world.size > 1:
+            # the loss first: it goes over the CPU, where a process that is gone is noticed at once
+            summed, wishes = self.world.total([float(loss), float(self.wants_stop())])
+            loss, stop = torch.tensor(summed, dtype=torch.float64), wishes > 0
+            self.world.sum_gradients(self._parameters_in_order)
         norm = self._clip()
         optimizer.step()
         self.step += 1
-        self.result = StepResult(float(loss), rate, float(norm), self._clock() - started)
+        self.result = StepResult(float(loss), rate, float(norm), self._clock() - started, stop)
 
     def _clip(self) -> Tensor:
         """Scale the gradient to the norm allowed; returns the norm it had."""
@@ -79,13 +99,19 @@ class TrainingModule(pl.LightningModule):
         return time.perf_counter()
 
 
-def mean_loss(model: nn.Module, batch: Batch, config: RunConfig, backward: Callable[[Tensor], None]) -> Tensor:
-    """Mean loss over all tokens of a step, in float64; `backward` is called with each micro-batch's part of it."""
+def mean_loss(
+    model: nn.Module, batch: Batch, config: RunConfig, backward: Callable[[Tensor], None], world: World | None = None
+) -> Tensor:
+    """Mean loss over all tokens of a step, in float64; `backward` is called with each micro-batch's part of it. Of a
+    `world` of several processes each gets its part of every micro-batch: the mean is the sum of what they return."""
+    world = world or World()
     tokens_BT, targets_BT = batch
     total = token_count(targets_BT)
     summed = torch.zeros((), dtype=torch.float64, device=targets_BT.device)
     parts = (tensor.chunk(config.batch.accumulation) for tensor in (tokens_BT, targets_BT))
     for inputs, targets in zip(*parts, strict=True):
+        if world.size > 1:
+            inputs, targets = inputs.chunk(world.size)[world.rank], targets.chunk(world.size)[world.rank]
         nats = token_loss_sum(forward(model, inputs, config.precision), targets)
         backward(nats / total)
         summed += nats.detach()

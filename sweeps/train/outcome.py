@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from model.errors import InputError
-from sweeps.attempts import Attempt, device_alone
+from sweeps.attempts import Attempt, device_alone, layout_changes
 from sweeps.files import write_json
 from sweeps.segments import Kind, cuts, first_lost_step, list_segments, read_segments
 
@@ -58,6 +58,7 @@ def write_done(attempt: Attempt, run: dict[str, Any], measured: dict[str, Any]) 
         "tokens_per_second": tokens_per_step / _steady_step_seconds(seconds, table["attempt"].to_numpy()),
         # seconds are those of all attempts, so each of them counts
         "device_alone": device_alone(folder),
+        "layout_changes": layout_changes(folder),
         **measured,
         "segments": _sizes(folder),
         "finished_at": time.time(),
@@ -89,7 +90,7 @@ def write_failed(folder: Path, attempt: int, error: BaseException) -> str:
         "attempt": attempt,
         "type": type(error).__name__,
         "message": str(error),
-        "step": max((segment.last for segment in list_segments(folder, "metrics")), default=0),
+        "step": logged_step(folder),
         # a person's mistake is explained by its message
         "traceback": [] if isinstance(error, InputError) else lines[-TRACEBACK_LINES:],
         "finished_at": time.time(),
@@ -100,6 +101,11 @@ def write_failed(folder: Path, attempt: int, error: BaseException) -> str:
     except OSError as unwritten:
         return f"{message} (FAILED.json could not be written: {unwritten})"
     return message
+
+
+def logged_step(folder: Path) -> int:
+    """The last step whose metrics are durable."""
+    return max((segment.last for segment in list_segments(folder, "metrics")), default=0)
 
 
 def _steady_step_seconds(seconds: np.ndarray, attempt: np.ndarray) -> float:

@@ -117,3 +117,30 @@ class Recorder:
         self._beaten = moment
         write_json(self.folder / "heartbeat.json", beat)
         return beat
+
+
+class SilentRecorder(Recorder):
+    """Of a process that is not the first of its run: it counts, and writes nothing."""
+
+    def record(self, result: StepResult) -> None:
+        super().record(result)
+        self._rows.clear()
+
+    @property
+    def flush_due(self) -> bool:
+        return False
+
+    def flush(self) -> None:
+        return
+
+    def record_evaluation(self, evaluation: Evaluation) -> None:
+        return
+
+    def record_telemetry(self, rows: list[dict[str, Any]]) -> None:
+        return
+
+    def check_fence(self) -> None:
+        return
+
+    def heartbeat(self, *, now: bool = False) -> dict[str, Any] | None:
+        return None

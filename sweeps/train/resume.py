@@ -10,14 +10,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from model.errors import InputError
 from sweeps.segments import Kind, first_lost_step, list_segments, read_segments, whole
 from sweeps.train.checkpoint import Checkpoint, CorruptCheckpoint, list_checkpoints, verify
 
 KINDS: tuple[Kind, ...] = ("metrics", "eval")
 
 
-class LayoutChanged(Exception):
-    """A run would continue on another device or thread count, where its loss column would not be the same."""
+DECISIVE = ("device_type", "kernel_path", "threads", "world")
+DEFAULTS = {"world": 1}
+"""What manifests of earlier releases do not say."""
+
+
+class LayoutChanged(InputError):
+    """A run would continue on another device, thread count, kernel path or number of processes, where its loss column
+    would not be the same."""
 
 
 @dataclass(frozen=True)
@@ -70,21 +77,30 @@ def _first_lost(folder: Path, step: int, every: int | None) -> str | None:
     return f"evaluations of step {missing[0]}" if missing else None
 
 
-def check_layout(start: Start, layout: dict[str, Any]) -> tuple[str, ...]:
-    """LayoutChanged if device type or thread count are not those of the checkpoint; another torch version is allowed
-    and gives a note."""
+def layout_changes(start: Start, layout: dict[str, Any]) -> list[str]:
+    """What decides the last digits of a loss and is not as the checkpoint of `start` was written: "threads 1 -> 2"."""
+    if start.checkpoint is None:
+        return []
+    before = {key: start.manifest.get(key, DEFAULTS.get(key)) for key in DECISIVE}
+    return [f"{key} {before[key]} -> {layout[key]}" for key in DECISIVE if before[key] != layout[key]]
+
+
+def check_layout(start: Start, layout: dict[str, Any], allowed: bool = False) -> tuple[str, ...]:
+    """Sentences about what changed since the checkpoint. LayoutChanged where a change of device type, kernels, threads
+    or processes was not `allowed`; another torch version always is."""
     if start.checkpoint is None:
         return ()
-    for key in ("device_type", "threads"):
-        if start.manifest[key] != layout[key]:
-            raise LayoutChanged(
-                f"{start.checkpoint.path} was written with {key} {start.manifest[key]}, this process has"
-                f" {key} {layout[key]}, and the loss column would change: go on with {key} {start.manifest[key]}, or"
-                f" remove {start.checkpoint.path.parent} to train again from step 0"
-            )
-    if start.manifest["torch"] != layout["torch"]:
-        return (
-            f"resumed with torch {layout['torch']} what torch {start.manifest['torch']} began: losses may differ in"
-            " their last digits from an uninterrupted run's",
+    changes = layout_changes(start, layout)
+    if changes and not allowed:
+        raise LayoutChanged(
+            f"{start.checkpoint.path} was written under another layout ({', '.join(changes)}), and the loss column"
+            " would change: go on with the old one, or allow it with --allow-layout-change (the report will show it),"
+            f" or remove {start.checkpoint.path.parent} to train again from step 0"
         )
-    return ()
+    notes = [f"the layout changed at step {start.step}: {', '.join(changes)}"] if changes else []
+    if start.manifest["torch"] != layout["torch"]:
+        notes.append(
+            f"resumed with torch {layout['torch']} what torch {start.manifest['torch']} began: losses may differ in"
+            " their last digits from an uninterrupted run's"
+        )
+    return tuple(notes)

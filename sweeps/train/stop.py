@@ -6,11 +6,12 @@ import signal
 from collections.abc import Callable
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGUSR2") if hasattr(signal, name))
+"""SIGUSR2 is what a cluster sends before it takes a node away; Windows has none."""
 
 
 class Stop:
-    """`requested` becomes true with SIGTERM or SIGINT once installed. A handler does nothing else but call `wake`,
+    """`requested` becomes true with one of `SIGNALS` once installed. A handler does nothing else but call `wake`,
     because a signal may arrive in the middle of anything."""
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:

@@ -193,6 +193,21 @@ def test_mixed_code_and_uncommitted_changes_are_warned_of(view, runs):
 
 
 @pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("count", [1, 20])
+def test_runs_that_went_on_under_another_layout_are_warned_of(view, runs, count):
+    mixed = runs.copy()
+    done = mixed.index[mixed["state"] == "done"][:count]
+    mixed.loc[done, "layout_changes"] = "threads 1 -> 2"
+    text = Reader(page.build([replace(view, runs=mixed)])["index.html"].decode()).text
+    if count == 1:
+        first = mixed.loc[done[0]]
+        named = f"The run {first['arm']}, {first['size']}, seed {first['seed']} went on under another layout"
+        assert f"{named} (threads 1 -> 2)" in text
+    else:
+        assert re.search(r"\d+ fitted runs went on under another layout \(threads 1 -> 2\)", text)
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_table_says_what_needs_run_folders(runs):
     table = runs[["arm", "scheme", "size", "seed", "flops", "loss", "run_id", "state"]]
     table = table[table["state"] == "done"].drop(columns="state")

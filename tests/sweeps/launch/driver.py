@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from sweeps.files import read_json
-from sweeps.launch.jobs import Job
+from sweeps.launch.jobs import Job, Orders
 from sweeps.launch.local import PoolOptions, run_sweep
 
 
@@ -24,5 +24,5 @@ def jobs_in(folder):
 
 
 if __name__ == "__main__":
-    options = PoolOptions(int(sys.argv[2]), "cpu", float(sys.argv[3]), tuple(sys.argv))
+    options = PoolOptions(int(sys.argv[2]), Orders("cpu", float(sys.argv[3]), tuple(sys.argv)))
     sys.exit(run_sweep(jobs_in(Path(sys.argv[1])), options).exit_code)

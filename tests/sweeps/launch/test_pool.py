@@ -13,7 +13,7 @@ from sweeps import attempts
 from sweeps.files import read_json, write_json
 from sweeps.launch import local, workers
 from sweeps.launch.display import duration
-from sweeps.launch.jobs import Job
+from sweeps.launch.jobs import Job, Orders
 from sweeps.launch.local import RETRIES, PoolOptions, run_sweep
 from sweeps.launch.workers import Worker, usable_cpus, visible_gpus
 from sweeps.state import run_state
@@ -33,6 +33,8 @@ for line in sys.stdin:
         order.write(name + " " + os.environ["CUDA_VISIBLE_DEVICES"] + "\\n")
     DO
 """
+
+ON_CPU = Orders(device="cpu")
 
 
 @pytest.fixture
@@ -64,7 +66,7 @@ def test_largest_first_and_finished_ones_are_left_alone(script, tmp_path, capsys
     jobs = make_jobs(tmp_path, small=1.0, large=100.0, middle=10.0, over=1000.0, wild=5.0)
     finish(tmp_path / "over", steps=10)
     write_json(tmp_path / "wild" / "DIVERGED.json", {"reason": "the loss is nan at step 3", "step": 3, "loss": None})
-    summary = run_sweep(jobs, PoolOptions(jobs=1, device="cpu"))
+    summary = run_sweep(jobs, PoolOptions(1, ON_CPU))
     assert order(tmp_path) == ["large", "middle", "small"]
     assert summary.counts == {"done": 4, "diverged": 1}
     assert (summary.skipped, summary.exit_code) == (2, 0)
@@ -78,12 +80,12 @@ def test_nothing_to_do_starts_no_worker(monkeypatch, tmp_path):
     monkeypatch.setattr(Worker, "program", ("/nonexistent",))
     jobs = make_jobs(tmp_path, a=1.0)
     finish(tmp_path / "a", steps=10)
-    assert run_sweep(jobs, PoolOptions(device="cpu")).exit_code == 0
+    assert run_sweep(jobs, PoolOptions(orders=ON_CPU)).exit_code == 0
 
 
 def test_a_failed_run_is_named_and_the_rest_is_trained(script, tmp_path, capsys):
     script('result("failed", "ValueError: no") if name == "a" else result()')
-    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0, c=1.0), PoolOptions(jobs=2, device="cpu"))
+    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0, c=1.0), PoolOptions(2, ON_CPU))
     assert summary.counts == {"done": 2, "failed": 1}
     assert summary.exit_code == 1
     out = capsys.readouterr().out
@@ -93,7 +95,7 @@ def test_a_failed_run_is_named_and_the_rest_is_trained(script, tmp_path, capsys)
 
 def test_a_worker_that_keeps_dying_at_one_point_fails_its_run_alone(script, tmp_path, capsys):
     script('os.kill(os.getpid(), 9) if name == "a" else result()')
-    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0), PoolOptions(jobs=1, device="cpu"))
+    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0), PoolOptions(1, ON_CPU))
     assert order(tmp_path) == ["a"] * (1 + RETRIES) + ["b"]
     assert summary.counts == {"done": 1, "failed": 1}
     assert "SIGKILL" in read_json(tmp_path / "a" / "FAILED.json")["message"]
@@ -107,14 +109,14 @@ def test_a_run_that_moves_on_between_deaths_is_tried_for_longer(script, tmp_path
         f" os.kill(os.getpid(), 9) if tries < {2 * RETRIES} else result()"
     )
     script(claim)
-    summary = run_sweep(make_jobs(tmp_path, a=3.0), PoolOptions(jobs=1, device="cpu"))
+    summary = run_sweep(make_jobs(tmp_path, a=3.0), PoolOptions(1, ON_CPU))
     assert summary.counts == {"done": 1}
     assert len(order(tmp_path)) == 2 * RETRIES + 1
 
 
 def test_workers_that_cannot_start_end_the_sweep(script, tmp_path, capsys):
     script(before="sys.exit(3)")
-    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0), PoolOptions(jobs=1, device="cpu"))
+    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0), PoolOptions(1, ON_CPU))
     assert summary.counts == {"failed": 2}
     assert "exit code 3" in capsys.readouterr().out
     assert not (tmp_path / "a" / "FAILED.json").exists()
@@ -134,10 +136,10 @@ def test_a_run_of_a_living_sweep_is_named_and_left(script, tmp_path, capsys):
         tmp_path / "a" / "attempts" / "0001.json",
         record | {"pid": parent.pid, "process_start": parent.create_time()},
     )
-    summary = run_sweep(jobs, PoolOptions(jobs=1, device="cpu"))
+    summary = run_sweep(jobs, PoolOptions(1, ON_CPU))
     assert summary.counts == {"held": 1, "done": 1}
     assert summary.exit_code == 0
-    assert f"running in process {parent.pid} on {holder.host}" in capsys.readouterr().out
+    assert f"already running in process {parent.pid} on {holder.host}" in capsys.readouterr().out
     assert order(tmp_path) == ["b"]
 
 
@@ -163,7 +165,7 @@ def test_ctrl_c_stops_workers_and_the_second_kills_them(script, tmp_path, capsys
     script("time.sleep(600)", before)
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     interrupt_when((tmp_path / "order").exists, times)
-    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0), PoolOptions(jobs=1, device="cpu"))
+    summary = run_sweep(make_jobs(tmp_path, a=3.0, b=2.0), PoolOptions(1, ON_CPU))
     assert summary.stopped
     assert summary.exit_code == 130
     assert summary.counts == {"interrupted": 1, "not begun": 1}
@@ -216,13 +218,13 @@ def test_durations_in_words(seconds, text):
 def test_the_protocol_survives_lines_cut_anywhere(script, tmp_path):
     pieces = json.dumps({"event": "progress", "step": 5, "loss": None}) + "\n"
     script(f"[(sys.stdout.write(c), sys.stdout.flush(), time.sleep(0.002)) for c in {pieces!r}]; result()")
-    assert run_sweep(make_jobs(tmp_path, a=1.0), PoolOptions(jobs=1, device="cpu")).counts == {"done": 1}
+    assert run_sweep(make_jobs(tmp_path, a=1.0), PoolOptions(1, ON_CPU)).counts == {"done": 1}
 
 
 def test_a_terminal_gets_a_bar(script, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(local, "make_display", terminal_display)
     script('say("progress", step=5, loss=2.5); result()')
-    run_sweep(make_jobs(tmp_path, a=1.0, b=2.0), PoolOptions(jobs=1, device="cpu"))
+    run_sweep(make_jobs(tmp_path, a=1.0, b=2.0), PoolOptions(1, ON_CPU))
     out = capsys.readouterr().out
     assert "all runs" in out
     assert "100%" in out

@@ -9,7 +9,7 @@ import typer
 
 from model.errors import InputError
 from sweeps import attempts
-from sweeps.commands.run import run
+from sweeps.commands.submit import run
 from sweeps.files import read_json, write_json
 from sweeps.schema import load_runs, load_studies
 from tests.sweeps.launch.processes import ROOT
@@ -44,11 +44,12 @@ def sweep(study, runs, **options):
 
 def trained(runs):
     """Number of attempts of each run folder."""
-    return {folder.name: len(attempts.numbers(folder)) for folder in (runs / "tiny").iterdir() if folder.is_dir()}
+    folders = [path.parent for path in (runs / "tiny").glob("*/run.json")]
+    return {folder.name: len(attempts.numbers(folder)) for folder in folders}
 
 
 def test_runs_that_no_fit_will_take_are_announced_before_training(study, tmp_path, capsys, monkeypatch):
-    def nothing(jobs, options):
+    def nothing(jobs, options, elsewhere):
         raise typer.Exit(0)
 
     monkeypatch.setattr("sweeps.launch.local.run_sweep", nothing)

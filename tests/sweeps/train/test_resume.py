@@ -7,11 +7,12 @@ import pytest
 
 from sweeps import attempts
 from sweeps.files import read_json, write_json
-from sweeps.schema import load_evals, load_metrics
+from sweeps.schema import load_evals, load_metrics, load_runs
 from sweeps.state import run_state
 from sweeps.train.batches import Batches
 from sweeps.train.checkpoint import list_checkpoints
 from sweeps.train.loop import Cadence
+from sweeps.train.run import Options, train_run
 from sweeps.train.stop import Stop
 from tests.sweeps.train.runs import config, plan, train
 
@@ -217,10 +218,59 @@ def test_another_thread_count_is_refused(monkeypatch, folder):
     write_json(folder / "run.json", run | {"threads": 2})
     result = train(folder)
     assert result.status == "failed"
-    assert "threads 1" in result.message
-    assert "threads 2" in result.message
+    assert "threads 1 -> 2" in result.message
+    assert "--allow-layout-change" in result.message
+    assert attempts.layout_changes(folder) == ""
     write_json(folder / "run.json", run)
     assert train(folder).status == "done"
+
+
+def changed_manifest(folder, **changes):
+    """The newest checkpoint as another machine would have written it; None removes a key."""
+    manifest = list_checkpoints(folder)[0].path / "manifest.json"
+    content = read_json(manifest) | changes
+    write_json(manifest, {key: value for key, value in content.items() if value is not None})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kernel_path": "fused"}, "kernel_path fused -> ref"),
+        ({"world": 2}, "world 2 -> 1"),
+        ({"device_type": "cuda", "threads": 4}, "device_type cuda -> cpu; threads 4 -> 1"),
+    ],
+)
+def test_another_layout_is_refused_unless_allowed_and_then_recorded(monkeypatch, folder, changes, said):
+    kill_at(monkeypatch, folder, 8)
+    changed_manifest(folder, **changes)
+    refused = train(folder)
+    assert refused.status == "failed"
+    assert said.replace("; ", ", ") in refused.message
+    allowed = Options("cpu", EVERY_5, allow_layout_change=True)
+    stop = Stop()
+    with before_step(monkeypatch, 12, stop.request):
+        assert train_run(folder, allowed, stop, lambda beat: None).status == "interrupted"
+    assert attempts.layout_changes(folder) == load_runs(folder).iloc[0]["layout_changes"] == said
+    result = train(folder)
+    assert result.status == "done"
+    assert result.notes == []  # the same layout as that of the newest checkpoint
+    assert read_json(folder / "attempts" / "0003.json")["layout_changes"] == said.split("; ")
+    assert read_json(folder / "DONE")["layout_changes"] == said
+    assert load_runs(folder).iloc[0]["layout_changes"] == said
+
+
+def test_a_change_before_a_new_beginning_does_not_count(folder):
+    attempts.amend(attempts.claim(folder, 5), layout_changes=["threads 1 -> 2"])
+    assert attempts.layout_changes(folder) == "threads 1 -> 2"
+    attempts.claim(folder, 0)
+    assert attempts.layout_changes(folder) == ""
+
+
+def test_manifests_of_earlier_releases_are_of_one_process(monkeypatch, folder, whole):
+    kill_at(monkeypatch, folder, 8)
+    changed_manifest(folder, world=None)
+    assert train(folder).status == "done"
+    assert history(folder) == whole
 
 
 def test_another_torch_version_is_allowed_and_said(monkeypatch, folder):

@@ -14,7 +14,7 @@ from sweeps.files import read_json
 from sweeps.schema import load_evals, load_metrics, load_telemetry
 from sweeps.segments import list_segments
 from sweeps.state import run_state
-from sweeps.train import run as attempt
+from sweeps.train import session as attempt
 from sweeps.train.checkpoint import list_checkpoints, load
 from sweeps.train.evaluate import ValidationSet
 from sweeps.train.inputs import open_inputs
