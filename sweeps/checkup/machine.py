@@ -29,7 +29,7 @@ def disk(root: Path) -> Check:
     text = f"{free / 1e9:,.1f} GB free in {place}"
     if free < SMALL_DISK:
         return Check("disk", "bad", text, "free some: a full disk interrupts every run", stops=True)
-    if 0 < found.f_files and files < FEW_FILES:
+    if found.f_files > 0 and files < FEW_FILES:
         return Check("disk", "bad", f"{files:,} files may still be made in {place}", "remove some files", stops=True)
     return Check("disk", "ok", text)
 

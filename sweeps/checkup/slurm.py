@@ -54,14 +54,9 @@ def _controller(config: dict[str, str]) -> Check:
 
 
 def _asked(cluster: ClusterSettings, partitions: list[dict[str, str]]) -> list[Check]:
-    """The partition of the settings, and those of single sizes that differ."""
-    found: dict[Resources, Check] = {}
-    wanted = [("", cluster), *((f" for size {size}", cluster.of(size)) for size in cluster.sizes)]
-    for whose, resources in wanted:
-        check = _partition(resources, partitions, whose)
-        if check not in found.values():
-            found[resources.model_copy(update={"sbatch": {}, "sizes": {}})] = check
-    return list(found.values())
+    """The partition of the settings, and what single sizes ask of one."""
+    sizes = [_partition(cluster.of(size), partitions, f" for size {size}") for size in cluster.sizes]
+    return [_partition(cluster, partitions, ""), *sizes]
 
 
 def _partition(wanted: Resources, partitions: list[dict[str, str]], whose: str) -> Check:
