@@ -146,8 +146,7 @@ def _code(run: Mapping[str, Any], source: Mapping[str, Any], folder: Path, diff:
     changed = bool(source.get("diff"))
     name = str(diff or f"{run['run_id']}.diff")
     if changed and diff is None:
-        place, diff_name = shlex.quote(str(folder)), shlex.quote(name)
-        yield f"python -m sweeps reproduce {place} --diff {diff_name} > {diff_name}.sh"
+        yield f"python -m sweeps reproduce {shlex.quote(str(folder))} --diff {shlex.quote(name)} > /dev/null"
     commit = source.get("commit")
     yield f"git checkout {commit}" if commit else "# its code lay outside of git: no commit is recorded"
     if changed:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -109,9 +109,11 @@ def _without_log(folder: Path) -> list[str]:
 
 
 def _state(folder: Path) -> str:
-    from sweeps.state import run_state
+    """The run's state in words, the executor's included."""
+    from sweeps.launch.scheduler import consult
+    from sweeps.state import run_state, with_job
 
-    state = run_state(folder)
+    state = with_job(run_state(folder), consult(folder.absolute().parent).states.get(folder.absolute().name))
     return f"state {state.state}" + (f", {state.reason}" if state.reason else "")
 
 
@@ -119,35 +121,18 @@ def job_logs(folder: Path) -> list[Path]:
     """What the SLURM jobs of a run wrote themselves, the newest job's alone: those of the job that its last attempt
     recorded, else those of the newest submission that names the run. Empty where it never had a job."""
     from sweeps import attempts
-    from sweeps.files import read_json
+    from sweeps.intents import BOOKS, read_intent
 
-    jobs = folder.parent / ".sweep" / "jobs"
+    books = folder.absolute().parent / BOOKS
     for number in reversed(attempts.numbers(folder)):
-        path = folder / "attempts" / f"{number:04d}.json"
-        job = (read_json(path) or {}).get("job") if path.stat().st_size else None
-        if job and (found := sorted(jobs.glob(f"*/{job}_*_log.*"))):
+        job = attempts.slurm_job(folder, number)
+        if job and (found := sorted((books / "jobs").glob(f"*/{job}_*_log.*"))):
             return found
-    intents = folder.parent / ".sweep" / "intents"
-    for path in sorted(intents.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True):
-        places = _places(read_json(path), {folder.name.rpartition("-")[2], folder.name, str(folder)})
-        found = sorted(log for log in (jobs / path.stem).glob("*_log.*") if _belongs(log.name, places))
-        if found:
-            return found
+    intents = [intent for path in (books / "intents").glob("*.json") if (intent := read_intent(path)) is not None]
+    for intent in sorted(intents, key=lambda intent: -intent.created_at):
+        if folder.absolute().name in intent.runs:
+            task = intent.runs.index(folder.absolute().name)
+            # submitit's %A_%a_%t_log.out: job, place in the array, rank
+            if found := sorted((books / "jobs" / intent.uuid).glob(f"*_{task}_[0-9]*_log.*")):
+                return found
     return []
-
-
-def _belongs(name: str, places: set[int | None]) -> bool:
-    """Whether a log of submitit, JOB_TASK_RANK_log.out of an array's task or JOB_RANK_log.out of a single job, is that
-    of a run with these places."""
-    parts = name.split("_")[:-1]
-    return bool(places) and (len(parts) < 3 or None in places or int(parts[1]) in places)
-
-
-def _places(value: Any, names: set[str]) -> set[int | None]:
-    """Where a submission names a run: its places in lists of runs, which are the array's indices, None where it stands
-    by itself; empty where the submission does not name it."""
-    if isinstance(value, dict):
-        return {place for part in (*value.keys(), *value.values()) for place in _places(part, names)}
-    if isinstance(value, list):
-        return {place for place, part in enumerate(value) if _places(part, names)}
-    return {None} if value in names else set()

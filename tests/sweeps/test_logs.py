@@ -14,7 +14,7 @@ import typer
 from model.errors import InputError, run_app
 from sweeps import attempts
 from sweeps.commands.logs import job_logs, logs
-from sweeps.files import write_json
+from sweeps.intents import close, write_intent
 from tests.sweeps.folders import finish, write_run_json
 from tests.sweeps.train.runs import config, plan, train
 
@@ -95,8 +95,8 @@ def test_the_log_of_the_job_that_the_last_attempt_recorded(folder, capfd):
     for name in ("u1/7_0_0_log.out", *second):
         (jobs / name).parent.mkdir(parents=True, exist_ok=True)
         (jobs / name).write_text(f"{name}\n" * 50)
-    attempts.claim(folder, 0, {"job": "7_0"})
-    attempts.claim(folder, 0, {"job": "12_1"})
+    attempts.claim(folder, 0, job="7_0")
+    attempts.claim(folder, 0, job="12_1")
     assert [path.name for path in job_logs(folder)] == ["12_1_0_log.err", "12_1_0_log.out"]
     logs(str(folder))
     out = capfd.readouterr().out
@@ -106,19 +106,21 @@ def test_the_log_of_the_job_that_the_last_attempt_recorded(folder, capfd):
 
 def test_the_log_of_a_job_that_died_before_an_attempt(folder):
     """Found by the submission that names the run: its place there is the array's index."""
-    sweep = folder.parent / ".sweep"
-    for place, name in enumerate(("7_0_0_log.out", "7_1_0_log.out", "7_10_0_log.out")):
-        (sweep / "jobs" / "u1").mkdir(parents=True, exist_ok=True)
-        (sweep / "jobs" / "u1" / name).write_text(f"{place}")
-    (sweep / "intents").mkdir()
-    write_json(sweep / "intents" / "u1.json", {"runs": [{"run_id": "bbbbbbbbbbbb"}, {"run_id": "aaaaaaaaaaaa"}]})
-    write_json(sweep / "intents" / "u2.json", {"runs": [{"run_id": "bbbbbbbbbbbb"}]})
-    assert [path.name for path in job_logs(folder)] == ["7_1_0_log.out"]
-    (sweep / "jobs" / "u3").mkdir()
-    (sweep / "jobs" / "u3" / "9_0_log.out").write_text("alone")
-    write_json(sweep / "intents" / "u3.json", {"runs": ["aaaaaaaaaaaa"]})
-    os.utime(sweep / "intents" / "u3.json", (time.time() + 5, time.time() + 5))
-    assert [path.name for path in job_logs(folder)] == ["9_0_log.out"]
+    study = folder.parent
+    close(write_intent(study, "slurm", ["r9", folder.name], {}))
+    (intent,) = study.glob(".sweep/intents/*.json")
+    for name in ("7_0_0_log.out", "7_1_0_log.out", "7_10_0_log.out", "71_1_0_log.err"):
+        path = study / ".sweep" / "jobs" / intent.stem / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    write_intent(study, "slurm", ["r9"], {})
+    assert [path.name for path in job_logs(folder)] == ["71_1_0_log.err", "7_1_0_log.out"]
+
+
+def test_a_run_in_a_pool_is_told_to_wait(folder, capfd):
+    write_intent(folder.parent, "local", [folder.name], {})
+    logs(str(folder))
+    assert "state pending, in the pool of process" in capfd.readouterr().out
 
 
 def test_a_typing_mistake_is_one_line(folder, capsys, monkeypatch):

@@ -22,8 +22,8 @@ from tests.sweeps.folders import metric_rows, write_run_json
 from tests.sweeps.train.runs import config, plan, train
 
 
-class StopAt(Stop):
-    """Asks for a stop once the run has `step` checkpoints' steps on disk."""
+class StopAtEvaluation(Stop):
+    """Asks for a stop once the evaluation of `step` is on disk."""
 
     def __init__(self, folder, step):
         self.folder, self.step = folder, step
@@ -31,7 +31,7 @@ class StopAt(Stop):
 
     @property
     def requested(self):
-        return any(segment.last >= self.step for segment in list_segments(self.folder, "metrics"))
+        return any(segment.last >= self.step for segment in list_segments(self.folder, "eval"))
 
     @requested.setter
     def requested(self, value):
@@ -40,11 +40,11 @@ class StopAt(Stop):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """A run stopped after step 4, resumed from the checkpoint before it, and finished: steps 3 and 4 are replayed."""
+    """A run stopped after step 6, resumed from the checkpoint before it, and finished: steps 5 and 6 are replayed."""
     folder = tmp_path_factory.mktemp("runs") / "study" / "r0"
     plan(folder, config(12, evaluation={"tokens": 160, "every": 3}))
-    assert train(folder, Cadence(steps=2), StopAt(folder, 4)).status == "interrupted"
-    shutil.rmtree(folder / "ckpt" / "step-4-a0001")
+    assert train(folder, Cadence(steps=4), StopAtEvaluation(folder, 6)).status == "interrupted"
+    shutil.rmtree(folder / "ckpt" / "step-6-a0001")
     assert train(folder, Cadence(steps=2)).status == "done"
     return folder
 
@@ -67,8 +67,8 @@ def said(capsys, *arguments, **options):
 def test_a_resumed_run_is_whole_and_its_replay_identical(run, capsys):
     code, out = said(capsys, run)
     assert code == 0, out
-    assert "attempts 1 and 2: steps 3-4 replayed, 2/2 bit-identical\n" in out
-    assert "evaluations of steps 3-3 replayed, 1/1 bit-identical" in out
+    assert "attempts 1 and 2: steps 5-6 replayed, 2/2 bit-identical\n" in out
+    assert "evaluations of steps 6-6 replayed, 1/1 bit-identical" in out
     assert "12 steps" in out
     assert "checkpoint of step 12" in out
     code, out = said(capsys, run, as_json=True)
@@ -96,7 +96,7 @@ def rewrite(folder, number, change, kind="metrics"):
 
 def test_a_loss_that_differs_by_one_bit(run, capsys):
     def change(row):
-        if row["step"] == 4:
+        if row["step"] == 6:
             row["loss"] = math.nextafter(row["loss"], 0)
 
     # the superseded segment: readers never see it
@@ -106,7 +106,7 @@ def test_a_loss_that_differs_by_one_bit(run, capsys):
     write_json(run / "provenance" / "0002.json", layout)
     code, out = said(capsys, run)
     assert code == 1
-    assert "✘ attempts 1 and 2: steps 3-4 replayed, 1/2 bit-identical; the first that differs is step 4, in loss" in out
+    assert "✘ attempts 1 and 2: steps 5-6 replayed, 1/2 bit-identical; the first that differs is step 6, in loss" in out
     assert "(threads 1 -> 9)" in out
 
 
@@ -214,10 +214,10 @@ def test_trained_again_from_the_start(run, capsys):
 def test_trained_again_from_a_kept_checkpoint(tmp_path):
     folder = tmp_path / "study" / "r6"
     plan(folder, config(12, evaluation={"tokens": 160, "every": 3}))
-    assert train(folder, Cadence(steps=4), StopAt(folder, 8)).status == "interrupted"
+    assert train(folder, Cadence(steps=4), StopAtEvaluation(folder, 6)).status == "interrupted"
     before = sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*"))
     found = retrain(folder, 100)
-    assert (found.first, found.last, found.same, found.steps) == (5, 8, 4, 4)
+    assert (found.first, found.last, found.same, found.steps) == (5, 6, 2, 2)
     assert sorted((path, path.stat().st_mtime_ns) for path in folder.rglob("*")) == before
     rewrite(folder, -1, lambda row: row.update(loss=1.0))
     assert retrain(folder, 2).different == 5
