@@ -7,9 +7,11 @@ import typer
 
 from model.errors import run_app
 from sweeps.commands.cancel import cancel, retry
+from sweeps.commands.doctor import doctor
 from sweeps.commands.logs import logs
 from sweeps.commands.plan import plan
 from sweeps.commands.probe import probe
+from sweeps.commands.reproduce import reproduce
 from sweeps.commands.status import status
 from sweeps.commands.submit import run, submit
 from sweeps.commands.verify import verify
@@ -24,7 +26,7 @@ def _commands() -> None:
     """Scaling-law studies of residual schemes."""
 
 
-for command in (plan, submit, run, status, logs, cancel, retry, verify, probe):
+for command in (plan, submit, run, status, logs, cancel, retry, verify, reproduce, doctor, probe):
     app.command()(command)
 
 if __name__ == "__main__":

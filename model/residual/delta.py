@@ -15,7 +15,8 @@ Gate and start. Gains are one, nulls zero.
 - `gate: learned`: one gamma a sublayer, zero at the start: vanilla whatever the queries. The gate's gradient
   is <dL/du, z>: with zero queries z is parallel to h, the norm removes it, and gates and queries would hold
   each other at zero for ever. So queries start normal, standard deviation 0.02, as in the released code. Gates
-  open after one step, queries, gains and nulls after the second.
+  open after one step, queries, gains and nulls after the second; with a null, site 0 reads a multiple of h until
+  the null has left zero, and its own gate and query follow a step after each other.
 
 Null. R(0) = 0, its logit is zero. Its gradient through the values, weight times gamma times dL/du, is not zero
 where gamma is not: never dead. Its rms takes eps from 1e-6 upwards: with eps = 0, R has no value at zero.

@@ -48,7 +48,9 @@ def python() -> Check:
 
 def packages() -> Check:
     """The packages that pyproject.toml asks for."""
-    missing, old, fine = [], [], []
+    missing: list[str] = []
+    old: list[str] = []
+    fine: list[str] = []
     for requirement in _requirements():
         found = REQUIREMENT.fullmatch(requirement.strip())
         if found is None or ("linux" in (found["marker"] or "") and sys.platform != "linux"):

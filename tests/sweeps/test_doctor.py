@@ -22,6 +22,7 @@ from sweeps.launch.slurm_commands import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "SLURM_VERSION = 22.05.8\nMaxArraySize = 1001\nPreemptMode = REQUEUE\nAccountingStorageType = {accounting}\n"
+PLAIN = CONFIG.format(accounting="accounting_storage/none")
 PARTITIONS = """\
 PartitionName=main AllowAccounts=ALL Default=YES MaxTime=1-00:00:00 TotalNodes=4 State=UP TRES=cpu=4,mem=8G
 PartitionName=gpu AllowAccounts=us,them Default=NO MaxTime=UNLIMITED TotalNodes=2 State=UP TRES=cpu=4,gres/gpu=8
@@ -35,7 +36,7 @@ def scheduler(tmp_path, monkeypatch):
     folder = tmp_path / "bin"
     folder.mkdir()
 
-    def answer(config=CONFIG.format(accounting="accounting_storage/none"), partitions=PARTITIONS, code=0):
+    def answer(config=PLAIN, partitions=PARTITIONS, code=0):
         for name in PROGRAMS:
             path = folder / name
             path.write_text(
@@ -78,7 +79,8 @@ def test_json_and_exit_code(tmp_path, capsys, monkeypatch):
     with pytest.raises(typer.Exit):
         doctor(runs=tmp_path)
     assert capsys.readouterr().out == "✔ python     3\n✘ disk       full: free some\na sweep would stop: disk\n"
-    monkeypatch.setattr(command, "look", lambda runs, settings: iter([Check("git", "bad", "not on PATH", "install it")]))
+    found = [Check("git", "bad", "not on PATH", "install it")]
+    monkeypatch.setattr(command, "look", lambda runs, settings: iter(found))
     doctor(runs=tmp_path)
     assert capsys.readouterr().out.endswith("install it\nready\n")
 
@@ -92,7 +94,13 @@ def test_a_misspelt_cluster_file_is_an_input_error(tmp_path):
 
 @pytest.mark.parametrize(
     ("version", "wanted", "expected"),
-    [("2.11.0+cpu", "2.11", True), ("2.9", "2.11", False), ("3", "3.0.0", True), ("1.10.1", "1.9", True), ("2a1", "2", True)],
+    [
+        ("2.11.0+cpu", "2.11", True),
+        ("2.9", "2.11", False),
+        ("3", "3.0.0", True),
+        ("1.10.1", "1.9", True),
+        ("2a1", "2", True),
+    ],
 )
 def test_versions(version, wanted, expected):
     assert at_least(version, wanted) is expected
@@ -101,14 +109,14 @@ def test_versions(version, wanted, expected):
 def test_packages(tmp_path, monkeypatch):
     project = tmp_path / "pyproject.toml"
     monkeypatch.setattr(software, "PROJECT", project)
-    project.write_text(
-        "[project]\nrequires-python = '>=4.1'\ndependencies = ['numpy>=999', 'no-such-thing>=1.2', \"x; sys_platform == 'win32'\"]\n"
-    )
+    wanted = "'numpy>=999', 'no-such-thing>=1.2', \"x; sys_platform == 'win32'\""
+    project.write_text(f"[project]\nrequires-python = '>=4.1'\ndependencies = [{wanted}]\n")
     found = software.packages()
     assert found.stops
     assert found.text.startswith("missing no-such-thing>=1.2; too old numpy ")
     assert software.python().stops
-    project.write_text("[project]\nrequires-python = '>=3.1'\ndependencies = ['numpy>=1', \"psutil>=5; sys_platform == 'linux'\"]\n")
+    wanted = "'numpy>=1', \"psutil>=5; sys_platform == 'linux'\""
+    project.write_text(f"[project]\nrequires-python = '>=3.1'\ndependencies = [{wanted}]\n")
     assert software.packages().mark == "ok"
     assert software.python().mark == "ok"
     project.unlink()
