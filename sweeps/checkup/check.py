@@ -1,7 +1,8 @@
-"""One thing that was looked at, and how a version or a file system is read."""
+"""One thing that was looked at, and how a file system is read."""
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,19 +34,6 @@ class Check:
         return f"{SIGNS[self.mark]} {self.name:<10} {self.text}" + (f": {self.remedy}" if self.remedy else "")
 
 
-def number(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: 2.11.0+cpu is (2, 11, 0)."""
-    found = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
-
-
-def at_least(version: str, wanted: str) -> bool:
-    """Whether a version is no older than another, by their leading numbers; missing ones are 0."""
-    mine, theirs = number(version), number(wanted)
-    length = max(len(mine), len(theirs))
-    return mine + (0,) * (length - len(mine)) >= theirs + (0,) * (length - len(theirs))
-
-
 def file_system(path: Path) -> str:
     """The type of the file system that holds `path` (ext4, nfs4, ...); empty where it cannot be told."""
     try:
@@ -67,6 +55,6 @@ def file_system(path: Path) -> str:
 def existing(path: Path) -> Path:
     """`path`, or its nearest parent that exists."""
     path = path.absolute()
-    while not path.exists():
+    while not os.path.lexists(path):
         path = path.parent
     return path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import re
+import platform
 import shutil
 import subprocess
 import sys
@@ -13,10 +13,12 @@ import tomllib
 from importlib import metadata
 from pathlib import Path
 
-from sweeps.checkup.check import Check, at_least
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from sweeps.checkup.check import Check
 
 PROJECT = Path(__file__).resolve().parents[2] / "pyproject.toml"
-REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)\s*(?:>=\s*(?P<version>[0-9][^\s;,]*))?[^;]*(?:;(?P<marker>.*))?")
 INSTALL = "python -m pip install -e ."
 TORCH_TIMEOUT_S = 120.0
 SMI_TIMEOUT_S = 20.0
@@ -38,32 +40,31 @@ print(json.dumps(found))
 
 def python() -> Check:
     """The version of Python."""
-    wanted = _project().get("requires-python", "").removeprefix(">=")
-    mine = sys.version.split()[0]
+    wanted = SpecifierSet(_project().get("requires-python", ""))
+    mine = platform.python_version()
     text = f"{mine} ({sys.executable})"
-    if wanted and not at_least(mine, wanted):
-        return Check("python", "bad", f"{text}, {wanted} or newer is needed", "make an environment with it", stops=True)
+    if not wanted.contains(mine, prereleases=True):
+        return Check("python", "bad", f"{text}, {wanted} is needed", "make an environment with it", stops=True)
     return Check("python", "ok", text)
 
 
 def packages() -> Check:
     """The packages that pyproject.toml asks for."""
     missing: list[str] = []
-    old: list[str] = []
+    unfit: list[str] = []
     fine: list[str] = []
-    for requirement in _requirements():
-        found = REQUIREMENT.fullmatch(requirement.strip())
-        if found is None or ("linux" in (found["marker"] or "") and sys.platform != "linux"):
+    for requirement in map(Requirement, _requirements()):
+        if requirement.marker is not None and not requirement.marker.evaluate():
             continue
-        name, wanted = found["name"], found["version"] or "0"
         try:
-            version = metadata.version(name)
+            version = metadata.version(requirement.name)
         except metadata.PackageNotFoundError:
-            missing.append(f"{name}>={wanted}")
+            missing.append(f"{requirement.name}{requirement.specifier}")
             continue
-        (fine if at_least(version, wanted) else old).append(f"{name} {version}")
-    if missing or old:
-        faults = [f"missing {', '.join(missing)}"] * bool(missing) + [f"too old {', '.join(old)}"] * bool(old)
+        fits = requirement.specifier.contains(version, prereleases=True)
+        (fine if fits else unfit).append(f"{requirement.name} {version}{'' if fits else f' ({requirement.specifier})'}")
+    if missing or unfit:
+        faults = [f"missing {', '.join(missing)}"] * bool(missing) + [f"unfit {', '.join(unfit)}"] * bool(unfit)
         return Check("packages", "bad", "; ".join(faults), INSTALL, stops=True)
     return Check("packages", "ok", ", ".join(fine) or "none are asked for")
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.slurm.cluster import Cluster, reason_to_skip
 from tests.slurm.config import Settings
+from tests.slurm.long_run import long_run
 
 HERE = Path(__file__).parent
 
@@ -15,6 +16,12 @@ def pytest_collection_modifyitems(items):
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.slurm)
     items.sort(key=lambda item: "limited" in item.fixturenames)  # stable: the long run's test goes last
+
+
+@pytest.fixture(scope="session")
+def limited(tmp_path_factory):
+    """The run of tests/slurm/long_run.py."""
+    yield from long_run(tmp_path_factory.mktemp("limited"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,23 +6,8 @@ import pytest
 
 from sweeps import attempts
 from sweeps.files import read_json
-from tests.slurm.cluster import Cluster
-from tests.slurm.sweeps import Sweep, histories_are_whole, size
-
-STEPS = 38_000
-"""About four minutes of one core, where the other tests keep the rest of the machine busy."""
-LIMIT_MIN = 2
-ENOUGH_S = 720
-
-
-@pytest.fixture(scope="session")
-def limited(tmp_path_factory):
-    """The run, submitted on a cluster of its own: the test comes last, and the others' minutes are this run's."""
-    with Cluster() as own:
-        folder = tmp_path_factory.mktemp("limited")
-        sweep = Sweep(own, folder, {"sizes": [size(STEPS)], "cluster": {"time": LIMIT_MIN}})
-        assert "1 submitted" in sweep.submit("--checkpoint-every", 10)
-        yield sweep, time.monotonic()
+from tests.slurm.long_run import ENOUGH_S, LIMIT_MIN, STEPS
+from tests.slurm.sweeps import histories_are_whole
 
 
 @pytest.mark.timeout(ENOUGH_S + 60)
