@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sweeps.attempts import numbers
 from sweeps.intents import read_intent
 from sweeps.launch.jobs import Orders
 from sweeps.launch.slurm_commands import (
@@ -45,7 +44,7 @@ def run(folder: str, intent_path: str) -> str:
     intent = read_intent(Path(intent_path))
     orders = Orders.of(intent.orders) if intent is not None else Orders()
     with local_caches(job):
-        result = _train(Path(folder), orders, stop, job)
+        result = _train(Path(folder), orders, stop, job, Path(intent_path).stem)
     print(f"{job} rank {rank}: {result.status} {result.message}", flush=True)
     if result.status == "interrupted" and result.cause in ("signal", "deadline"):
         if rank == 0:
@@ -62,15 +61,16 @@ def own_job() -> str:
     return f"{array}_{task}" if array else os.environ["SLURM_JOB_ID"]
 
 
-def _train(folder: Path, orders: Orders, stop: Any, job: str) -> Any:
+def _train(folder: Path, orders: Orders, stop: Any, job: str, intent: str) -> Any:
     from sweeps.launch.scheduler import job_lives
     from sweeps.train.loop import Cadence
     from sweeps.train.run import Options, train_run
     from sweeps.train.world import World
     from sweeps.worker import logging_to
 
+    # the same name for every rank of this start of this job, and no other's: a queue may count from 1 again
     restarts = os.environ.get("SLURM_RESTART_COUNT", "0")
-    rendezvous = folder / f".rendezvous-{os.environ['SLURM_JOB_ID']}-{restarts}-{len(numbers(folder))}"
+    rendezvous = folder / f".rendezvous-{intent[:8]}-{os.environ['SLURM_JOB_ID']}-{restarts}"
     options = Options(
         device=orders.device,
         cadence=Cadence(orders.checkpoint_every),
