@@ -8,9 +8,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+VISIBLE_S = 60.0
+"""Seconds in which what another host wrote has to be seen: shared file systems remember what was not there."""
 
 
 def sync_folder(folder: Path) -> None:
@@ -73,3 +78,18 @@ def read_record(path: Path, *fields: str) -> Any:
     if missing:
         raise ValueError(f"{path} lacks {', '.join(missing)}")
     return content
+
+
+def wait_for(path: Path, seconds: float = VISIBLE_S) -> None:
+    """Return once `path`, which another host wrote, can be seen. FileNotFoundError after `seconds`."""
+    until = time.monotonic() + seconds
+    while not path.exists():
+        if time.monotonic() > until:
+            raise FileNotFoundError(
+                f"{path} was written by another host and cannot be seen here after {seconds:g} s: put the runs on a"
+                " file system that all nodes share"
+            )
+        for folder in (path.parent.parent, path.parent):
+            with suppress(OSError):
+                os.listdir(folder)  # makes the client ask the server again
+        time.sleep(0.2)

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sweeps.files import wait_for
 from sweeps.intents import read_intent
 from sweeps.launch.jobs import Orders
 from sweeps.launch.slurm_commands import (
@@ -41,8 +42,11 @@ def run(folder: str, intent_path: str) -> str:
     stop.install()
     job, rank = own_job(), int(os.environ.get("SLURM_PROCID", "0"))
     print(f"{job} rank {rank}: {folder}", flush=True)
+    for path in (Path(intent_path), Path(folder) / "run.json"):
+        wait_for(path)
     intent = read_intent(Path(intent_path))
-    orders = Orders.of(intent.orders) if intent is not None else Orders()
+    assert intent is not None
+    orders = Orders.of(intent.orders)
     with local_caches(job):
         result = _train(Path(folder), orders, stop, job, Path(intent_path).stem)
     print(f"{job} rank {rank}: {result.status} {result.message}", flush=True)

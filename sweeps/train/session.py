@@ -10,6 +10,7 @@ import torch
 
 from model.transformer import Transformer
 from sweeps import attempts
+from sweeps.files import wait_for
 from sweeps.provenance import write_provenance
 from sweeps.settings import RunConfig
 from sweeps.train import device as devices
@@ -29,7 +30,7 @@ from sweeps.train.recorder import Recorder, SilentRecorder
 from sweeps.train.resume import Start, check_layout, layout_changes
 from sweeps.train.stop import Stop
 from sweeps.train.telemetry import observe
-from sweeps.train.together import agree_on_layout, wait_for
+from sweeps.train.together import agree_on_layout
 
 
 def say(sentences: list[str] | tuple[str, ...]) -> list[str]:

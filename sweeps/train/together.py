@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import time
 import traceback
 from dataclasses import asdict
 from pathlib import Path
@@ -25,9 +24,6 @@ from sweeps.train.world import World, WorldBroken
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-VISIBLE_S = 60.0
-"""Seconds in which a folder that another host wrote has to be seen: shared file systems remember what was not there."""
 
 
 class ProcessFailed(RuntimeError):
@@ -117,19 +113,6 @@ def agree_on_layout(world: World, layout: dict[str, Any]) -> None:
             f"processes 0 and {world.rank} differ ({', '.join(differing)}): ask for nodes of one kind (`constraint` in"
             " the cluster settings)"
         )
-
-
-def wait_for(path: Path, seconds: float = VISIBLE_S) -> None:
-    """Return once `path` can be seen. FileNotFoundError after `seconds`."""
-    until = time.monotonic() + seconds
-    while not path.exists():
-        if time.monotonic() > until:
-            raise FileNotFoundError(
-                f"{path} was written by another host and cannot be seen here after {seconds:g} s: put the runs on a"
-                " file system that all nodes share"
-            )
-        os.listdir(path.parent.parent)  # makes the client ask the server again
-        time.sleep(0.2)
 
 
 def _fault(rank: int) -> str:
