@@ -80,7 +80,8 @@ def run_state(folder: Path) -> RunState:
     newest = history[-1]
     logged = (segment.last for segment in list_segments(folder, "metrics") if segment.attempt == newest.number)
     step = max(logged, default=newest.resumed_from)
-    alive = newest.alive and attempts.read_end(folder, newest.number) is None
+    end = attempts.read_end(folder, newest.number)
+    alive = newest.alive and end is None
     if cancelled is not None and not alive:
         return _cancelled(step)
     # before looking at the process: a worker lives on after a run failed
@@ -98,7 +99,8 @@ def run_state(folder: Path) -> RunState:
     torn = [str(segment.path) for segment in list_segments(folder, "metrics") if not whole(segment.path)]
     if torn and first_lost_step(folder, step) is not None:
         return RunState("incomplete", f"unreadable: {', '.join(torn)}", step)
-    return RunState("interrupted", f"at step {step} of attempt {newest.number}", step)
+    why = f": {end['message']}" if end is not None and end["cause"] == "environment" else ""
+    return RunState("interrupted", f"at step {step} of attempt {newest.number}{why}", step)
 
 
 def _cancelled(step: int) -> RunState:

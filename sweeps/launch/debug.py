@@ -33,10 +33,8 @@ def run_here(jobs: Sequence[Job], orders: Orders) -> int:
                 summary.counts["not begun"] += 1
                 continue
             result = train_run(job.folder, options, stop, lambda beat: None)
-            summary.counts[result.status] += 1
+            summary.note(job, result.status, result.cause, result.message)
             summary.out_of_time = result.cause == "deadline"
-            if result.status == "failed":
-                summary.failures.append((job, result.message))
             display.finished(job, result.status, result.message, result.loss, result.seconds)
         summary.stopped = stop.requested
         display.summary(len(jobs), summary, time.monotonic() - began)

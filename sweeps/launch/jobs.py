@@ -55,7 +55,8 @@ class Orders:
 
 @dataclass
 class Summary:
-    """Outcome of a sweep: the count of runs per status (those of `sweeps.train.run.Result`), and what failed."""
+    """Outcome of a sweep: the count of runs per status (those of `sweeps.train.run.Result`), and what failed: a run, or
+    the machine under it."""
 
     counts: Counter[str] = field(default_factory=Counter)
     skipped: int = 0
@@ -63,9 +64,15 @@ class Summary:
     stopped: bool = False
     out_of_time: bool = False
 
+    def note(self, job: Job, status: str, cause: str, message: str) -> None:
+        """Count what became of a run."""
+        self.counts[status] += 1
+        if status == "failed" or cause == "environment":
+            self.failures.append((job, message))
+
     @property
     def exit_code(self) -> int:
-        """130 after a stop, 1 if a run failed, 75 (EX_TEMPFAIL) when the deadline came first, else 0: a diverged run is
+        """130 after a stop, 1 if a run or a disk failed, 75 (EX_TEMPFAIL) when the deadline came first, else 0: a diverged run is
         a result, and a run that another process is training is in good hands."""
         if self.stopped:
             return 130

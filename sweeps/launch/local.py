@@ -198,9 +198,7 @@ class _Pool:
             self.display.line(f"{job.label}: {note}", "yellow")
         self.display.leave(job)
         self.display.progress(job, 1.0 - self.first_step[job] / job.steps, {})
-        self.summary.counts[status] += 1
-        if status == "failed":
-            self.summary.failures.append((job, answer["message"]))
+        self.summary.note(job, status, answer.get("cause", ""), answer["message"])
         self.late = self.late or answer.get("cause") == "deadline"
         self.display.finished(job, status, answer["message"], answer["loss"], answer["seconds"])
 
@@ -245,15 +243,13 @@ class _Pool:
         number = history[-1].number if history else 0
         error = WorkerDied(f"workers died {len(deaths)} times at step {resumed_from} or after it ({_how(code)})")
         message = write_failed(job.folder, number, error)
-        self.summary.counts["failed"] += 1
-        self.summary.failures.append((job, message))
+        self.summary.note(job, "failed", "failed", message)
         self.display.finished(job, "failed", message, None, None)
 
     def _give_up(self, message: str) -> None:
         """No worker can be started: all that is left failed, and says so here; nothing is written to the runs."""
         for job in self.queue:
-            self.summary.counts["failed"] += 1
-            self.summary.failures.append((job, message))
+            self.summary.note(job, "failed", "failed", message)
         self.queue = []
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -22,7 +22,7 @@ from sweeps.train.holder import holder, parent_record
 from sweeps.train.options import Options, Report, Result
 from sweeps.train.outcome import logged_step, write_failed
 from sweeps.train.recorder import Fenced
-from sweeps.train.resume import Start, choose_start
+from sweeps.train.resume import LayoutChanged, Start, choose_start
 from sweeps.train.session import Session, say
 from sweeps.train.stop import Stop
 from sweeps.train.together import blame, check_divisible, conclude, decide, follow
@@ -90,7 +90,8 @@ def _lead(folder: Path, options: Options, stop: Stop, report: Report) -> Result:
         if attempt is None:
             decide(world, None, None)
         error, gone = blame(world, error)
-        fault = gone or environment_fault(error, folder)
+        # another machine than before is no fault of the run: it waits for one like the old, or for the permission
+        fault = gone or environment_fault(error, folder) or (str(error) if isinstance(error, LayoutChanged) else None)
         status, cause = ("interrupted", "environment") if fault else ("failed", "failed")
         message = fault or write_failed(folder, number, error)
         saved = saved_step(folder, attempt.number) if attempt else None

@@ -75,6 +75,7 @@ def slurm_conf(place: Place, settings: Settings) -> str:
         "MaxArraySize": settings.max_array,
         "ReturnToService": 2,
         "KillWait": 5,
+        "MinJobAge": 3600,  # tests look at jobs that ended long before
         "SlurmdTimeout": settings.node_timeout,
         "EnforcePartLimits": "ALL",
         "SchedulerType": "sched/backfill",

@@ -115,9 +115,6 @@ def test_the_running_task_counts_where_a_run_is_queued_twice(tmp_path, monkeypat
         assert {task.id for task in found.queued["r0"]} == {"7_0", "8_0"}
 
 
-FOUND = RunState("interrupted", "at step 5 of attempt 1", 5)
-
-
 @pytest.mark.parametrize(
     ("state", "job", "expected"),
     [

@@ -217,7 +217,7 @@ def test_another_thread_count_is_refused(monkeypatch, folder):
     run = json.loads((folder / "run.json").read_text())
     write_json(folder / "run.json", run | {"threads": 2})
     result = train(folder)
-    assert result.status == "failed"
+    assert result.status == "interrupted"
     assert "threads 1 -> 2" in result.message
     assert "--allow-layout-change" in result.message
     assert attempts.layout_changes(folder) == ""
@@ -244,7 +244,8 @@ def test_another_layout_is_refused_unless_allowed_and_then_recorded(monkeypatch,
     kill_at(monkeypatch, folder, 8)
     changed_manifest(folder, **changes)
     refused = train(folder)
-    assert refused.status == "failed"
+    assert (refused.status, refused.cause) == ("interrupted", "environment")
+    assert run_state(folder).reason.endswith(refused.message)  # what `status` shows, until somebody decides
     assert said.replace("; ", ", ") in refused.message
     allowed = Options("cpu", EVERY_5, allow_layout_change=True)
     stop = Stop()
