@@ -24,7 +24,7 @@ REMOTE_LEASE_S = 120.0
 # psutil derives a start time from the boot time, which a clock adjustment may shift; pids are not reused that fast.
 START_TIME_SLACK_S = 2.0
 CAUSES = ("done", "diverged", "failed", "deadline", "signal", "environment", "cancelled")
-"""Why an attempt ended: `deadline` is its own time limit, `environment` a disk, a node, or a machine of another kind."""
+"""Why an attempt ended: `deadline` is its own time limit, `environment` a disk, a node, or another kind of machine."""
 
 
 @dataclass(frozen=True)

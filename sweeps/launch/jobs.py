@@ -72,8 +72,8 @@ class Summary:
 
     @property
     def exit_code(self) -> int:
-        """130 after a stop, 1 if a run or a disk failed, 75 (EX_TEMPFAIL) when the deadline came first, else 0: a diverged run is
-        a result, and a run that another process is training is in good hands."""
+        """130 after a stop, 1 if a run or a disk failed, 75 (EX_TEMPFAIL) when the deadline came first, else 0: a
+        diverged run is a result, and a run that another process is training is in good hands."""
         if self.stopped:
             return 130
         if self.failures:
