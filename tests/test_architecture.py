@@ -65,6 +65,12 @@ def test_imports_run_one_way(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_nothing_has_to_be_unlocked(path):
+    """Locks and databases on shared file systems outlive a kill; here files are created, renamed and read."""
+    assert not {"fcntl", "sqlite3", "filelock", "dbm", "shelve"} & {name.split(".")[0] for name in imports(path)}
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_heavy_libraries_are_imported_in_one_place(path):
     for name in imports(path):
         folder = ONLY_IN.get(name.split(".")[0])

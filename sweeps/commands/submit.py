@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from sweeps.study import Study
 
 POLL_S = 5.0
+QUEUED = frozenset({"pending", "running", "stale", "unknown"})
 BEGINNING_S = 120.0
 """A detached pool has its imports and its plan done within this time."""
 
@@ -109,13 +110,14 @@ def _submit(request: Request, wait: bool) -> int:
 
 
 def _wait(request: Request) -> int:
-    """Until no run is queued or running: what the queue had no room for is fed to it on the way."""
+    """Until no run is queued or running. What the queue had no room for is fed to it whenever a run has left it; what
+    it refuses while nothing else is queued ends the waiting."""
     from sweeps.launch.scheduler import consult
     from sweeps.launch.submit import headline
     from sweeps.launch.submit import submit as hand_over
     from sweeps.plan import plan_study
 
-    told = ""
+    told, before = "", 0
     while True:
         time.sleep(POLL_S)
         jobs = consult(request.root / request.study.name)
@@ -124,12 +126,14 @@ def _wait(request: Request) -> int:
         if line != told:
             print(line, flush=True)
             told = line
-        states = {each.state for each in plan.runs}
-        if states & {"pending", "running", "stale", "unknown"}:
-            if "new" in states and not jobs.unreachable:
-                hand_over(request)
-            continue
-        return 0 if states <= {"done", "diverged"} else 1
+        states = [each.state for each in plan.runs]
+        queued = sum(state in QUEUED for state in states)
+        if "new" in states and not jobs.unreachable and queued < max(before, 1):
+            hand_over(request)
+            queued = len(consult(request.root / request.study.name).states)
+        before = queued
+        if not queued:
+            return 0 if set(states) <= {"done", "diverged"} else 1
 
 
 def _detached(request: Request) -> int:
